@@ -21,6 +21,8 @@ const (
 	reasonUnfollowed = "keys not followed"
 	// reasonTakenOver is the reason of an audit of partitions that came from another server of a cluster.
 	reasonTakenOver = "slots moved"
+	// reasonSetBack is the reason of an audit after the clock was set back: it ends the waits that the clock made too long.
+	reasonSetBack = "clock set back"
 )
 
 // Coverage records how far the events of a node can be relied on. The listener keeps it up to date, and audits cover

@@ -132,9 +132,9 @@ func (k *keeper) IsBehind() (behind bool) {
 	return behind
 }
 
-func (k *keeper) Replan(context.Context) (int, error) {
-	k.change(func() { k.note("replan") })
-	return 1, nil
+func (k *keeper) PutRight(context.Context, time.Duration) (int, int, error) {
+	k.change(func() { k.note("put right") })
+	return 1, 1, nil
 }
 
 // Sweeps are made at each tick, and when partitions were taken over. What they find is claimed, or waited for.
@@ -145,9 +145,10 @@ func TestSweeps(t *testing.T) {
 		s := sweeper{
 			scanner: c, keeper: k, agenda: newAgenda(b), health: newHealth(), takenOver: takenOver, interval: time.Second, lease: time.Minute,
 			log: b.logger(), onScanned: func(schedule.DueScan) {}, onReplanned: func(int) {},
+			onSetBack: func() { b.change(func() { b.note("set back") }) },
 		}
 		defer start(s.run)()
-		b.saw(t, 1500*time.Millisecond, "0s scan 4s", "0s replan", "1s scan 4s")
+		b.saw(t, 1500*time.Millisecond, "0s scan 4s", "0s put right", "1s scan 4s")
 		signal(takenOver)
 		b.change(func() { c.scan.Heads = []schedule.Head{{Partition: keys.Single, Due: b.in(1100 * time.Millisecond)}} })
 		b.saw(t, 600*time.Millisecond, "1.5s scan 4s", "2s scan 4s")
@@ -156,7 +157,7 @@ func TestSweeps(t *testing.T) {
 		}
 		b.change(func() { c.scan.Heads[0].Due = schedule.AtOnce })
 		b.change(func() { k.behind = true })
-		b.saw(t, time.Second, "3s scan 4s", "3s replan")
+		b.saw(t, time.Second, "3s scan 4s", "3s set back", "3s put right")
 		if wait := s.agenda.wait(); wait > 0 {
 			t.Errorf("%s until the claim of what is owed", wait)
 		}

@@ -136,6 +136,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 	sweep := sweeper{
 		scanner: r.node, keeper: r.node, agenda: r.agenda, health: r.health, takenOver: r.takenOver,
 		interval: r.SweepInterval, lease: r.Lease, log: r.Logger, onScanned: r.OnScanned, onReplanned: r.OnReplanned,
+		onSetBack: func() { r.Coverage.ask(reasonSetBack) },
 	}
 	beat := beater{
 		members: r.node, agenda: r.agenda, interval: r.SweepInterval, self: r.Self, counts: r.Counts, instance: r.instance, log: r.Logger,

@@ -13,9 +13,8 @@ const (
 	missedHeartbeats = 4 // after so many sweeps without a heartbeat a timerd is dead
 	// horizon is how far beyond the next sweep a scan for due timers looks.
 	horizon = 2 * time.Second
-	// replanEvery is how often to look for occurrences that a clock ahead of time has armed, if this timerd has not seen it
-	// ahead.
-	replanEvery = 10 * time.Second
+	// putRightEvery is how often to look for times that a clock ahead of time has written, if this timerd has not seen it ahead.
+	putRightEvery = 10 * time.Second
 	// lookEvery is after what time at most a sweep looks at each partition of a cluster, whatever is known of it.
 	lookEvery = 5 * time.Second
 )
@@ -25,11 +24,11 @@ type Scanner interface {
 	Sweep(ctx context.Context, l schedule.Look) (schedule.DueScan, error)
 }
 
-// Keeper maintains what the schedule needs beside its timers: the function library and the planned occurrences.
+// Keeper maintains the schedule beside its timers: the function library, and the times that a clock ahead of time has written.
 type Keeper interface {
 	EnsureLibrary(ctx context.Context) (loaded bool, limit int, err error)
 	IsBehind() bool
-	Replan(ctx context.Context) (planned int, err error)
+	PutRight(ctx context.Context, lease time.Duration) (planned, freed int, err error)
 }
 
 // Membership tells which timerds serve the schedule.
@@ -69,17 +68,19 @@ type sweeper struct {
 	log             *slog.Logger
 	onScanned       func(schedule.DueScan)
 	onReplanned     func(n int)
+	onSetBack       func() // called when the clock was set back, unless this timerd is passive
 
-	skipped   bool      // the last sweep looked for nothing
-	passive   bool      // the last one was that of a passive timerd
-	moving    bool      // what was last said about slots that are moving
-	replanned time.Time // when it last looked for what a clock ahead of time has armed
+	skipped    bool      // the last sweep looked for nothing
+	passive    bool      // the last one was that of a passive timerd
+	moving     bool      // what was last said about slots that are moving
+	putRightAt time.Time // when it last looked for times that a clock ahead of time has written
+	behind     bool      // the clock was behind at the last sweep
 }
 
 // run sweeps until ctx ends.
 func (s *sweeper) run(ctx context.Context) {
 	every(ctx, s.interval, s.takenOver, s.log, "sweep failed; trying again at the next", func(ctx context.Context) error {
-		return errors.Join(s.scanDue(ctx), s.ensureLibrary(ctx), s.planAgain(ctx))
+		return errors.Join(s.scanDue(ctx), s.ensureLibrary(ctx), s.putRight(ctx))
 	})
 }
 
@@ -142,18 +143,26 @@ func (s *sweeper) ensureLibrary(ctx context.Context) error {
 	return nil
 }
 
-// planAgain plans the occurrences again that a clock ahead of time has armed, once the clock is back.
-func (s *sweeper) planAgain(ctx context.Context) error {
-	if !s.keeper.IsBehind() && time.Since(s.replanned) < replanEvery {
+// putRight undoes what a clock ahead of time has left, once the clock is back.
+func (s *sweeper) putRight(ctx context.Context) error {
+	was := s.behind
+	s.behind = s.keeper.IsBehind()
+	if s.behind && !was && !s.agenda.isPassive() {
+		s.onSetBack()
+	}
+	if !s.behind && time.Since(s.putRightAt) < putRightEvery {
 		return nil
 	}
-	n, err := s.keeper.Replan(ctx)
-	if n > 0 {
-		s.log.Warn("the clock of Redis was ahead and is back: the next occurrences of timers that repeat are planned again", "timers", n)
-		s.onReplanned(n)
+	planned, freed, err := s.keeper.PutRight(ctx, s.lease)
+	if planned > 0 {
+		s.log.Warn("the clock of Redis was ahead and is back: the next occurrences of timers that repeat are planned again", "timers", planned)
+		s.onReplanned(planned)
+	}
+	if freed > 0 {
+		s.log.Warn("the clock of Redis was ahead and is back: claims and pauses that it made too long are shortened", "timers", freed)
 	}
 	if err == nil {
-		s.replanned = time.Now()
+		s.putRightAt = time.Now()
 	}
 	return err
 }

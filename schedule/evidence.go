@@ -27,13 +27,15 @@ type evidence struct {
 	highest Millis    // the latest time that the clock may have shown so far
 }
 
-// witness takes in that the server's clock showed a time when it was read at a local instant.
-func (e *evidence) witness(at Millis, local time.Time) {
+// witness takes in that the server's clock showed a time when it was read at a local instant. It reports whether the clock was set
+// back since the last reading.
+func (e *evidence) witness(at Millis, local time.Time) (setBack bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if local.Before(e.read) {
-		return
+		return false
 	}
+	setBack = !e.read.IsZero() && at.Add(AheadBy) < e.reading.Add(local.Sub(e.read))
 	if local.Sub(e.read) > maxSilence {
 		e.losses = ""
 		e.silent++
@@ -42,6 +44,7 @@ func (e *evidence) witness(at Millis, local time.Time) {
 		e.highest = max(e.highest, e.reading.Add(local.Sub(e.read)))
 	}
 	e.reading, e.read, e.highest = at, local, max(e.highest, at)
+	return setBack
 }
 
 // latest returns the latest time that the clock may have shown so far.

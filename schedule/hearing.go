@@ -38,6 +38,24 @@ func (n *Node) hearSince(since Millis) {
 	n.heardSince = since
 }
 
+// witness takes in that the server's clock showed a time when it was read at a local instant. If the clock was set back, events were
+// heard since that time at the latest: a later time would count as unheard until the clock shows it again.
+func (n *Node) witness(at Millis, local time.Time) {
+	if !n.evidence.witness(at, local) {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.heardSince != NoEvents {
+		n.heardSince = min(n.heardSince, at)
+	}
+	for p, since := range n.since {
+		if since != NoEvents {
+			n.since[p] = min(since, at)
+		}
+	}
+}
+
 // partitionHeardSince returns since when every event of a partition was heard: the later of when the server was heard from
 // and when it got the partition.
 func (n *Node) partitionHeardSince(p keys.Partition) Millis {
@@ -139,7 +157,7 @@ func (n *Node) readLosses(ctx context.Context) (losses, error) {
 	if err != nil {
 		return losses{}, fmt.Errorf("schedule: read how keys may have vanished: %w", err)
 	}
-	n.evidence.witness(Millis(reply.Int(0)), time.Now())
+	n.witness(Millis(reply.Int(0)), time.Now())
 	_, _, silent := n.evidence.known()
 	return losses{reply.Text(1), reply.Int(2), silent}, nil
 }

@@ -3,10 +3,7 @@ package schedule
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/cron"
 	"github.com/timerd-io/timerd/keys"
@@ -22,34 +19,8 @@ const (
 	mostReplanned = 4096
 )
 
-// IsBehind reports whether the server's clock was set back: whether it shows less than it may have shown before.
-func (n *Node) IsBehind() bool { return n.evidence.latest() > n.clock.now().Add(AheadBy) }
-
-// Replan plans again the occurrences of the node that were planned while the clock was ahead, and returns how many.
-// Occurrences that lie ahead because of FROM, EXPIRE, a move or a shift stay. It is for one goroutine at a time.
-func (n *Node) Replan(ctx context.Context) (planned int, err error) {
-	var tags []string
-	args := []any{AheadBy.Milliseconds()}
-	err = n.Master().RunOver(ctx, n.schedule.step("ahead"), Chunk, args, func(cmd *redis.Cmd) error {
-		found, err := cmd.StringSlice()
-		tags = append(tags, found...)
-		return err
-	})
-	for _, tag := range tags {
-		if err != nil {
-			break
-		}
-		var some int
-		some, err = n.replan(ctx, keys.Partition(tag))
-		planned += some
-	}
-	if err != nil {
-		return planned, fmt.Errorf("schedule: plan again what was armed by a clock that was ahead: %w", err)
-	}
-	return planned, nil
-}
-
-// replan is Replan for a partition. What is not pending is passed over, and begun with behind the next time.
+// replan plans again the occurrences of a partition that were planned while the clock was ahead, and returns how many. What is not
+// pending is passed over, and begun with behind the next time.
 func (n *Node) replan(ctx context.Context, p keys.Partition) (planned int, err error) {
 	skip := n.replanFrom[p]
 	for looked := 0; looked < mostReplanned; {

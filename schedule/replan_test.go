@@ -37,7 +37,7 @@ func (x *index) settleAll() (settled int) {
 // replans plans again what was armed by a clock that was ahead.
 func (x *index) replans(want int) {
 	x.t.Helper()
-	if n, err := x.Replan(x.t.Context()); err != nil || n != want {
+	if n, _, err := x.PutRight(x.t.Context(), lease); err != nil || n != want {
 		x.t.Fatalf("%d planned again, %v; want %d", n, err, want)
 	}
 }
@@ -132,7 +132,7 @@ func TestClockThatWasAheadAgain(t *testing.T) {
 			for n, ahead := range jumps {
 				for _, by := range ahead {
 					x.setAhead(clock, by)
-					if _, err := x.Replan(t.Context()); err != nil {
+					if _, _, err := x.PutRight(t.Context(), lease); err != nil {
 						t.Fatal(err)
 					}
 					fire()

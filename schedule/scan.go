@@ -39,7 +39,7 @@ type DueScan struct {
 func (n *Node) ScanDue(ctx context.Context, within, lease time.Duration) (DueScan, error) {
 	found, err := n.schedule.ScanMaster(ctx, n.Master(), within, lease)
 	if err == nil && found.at > 0 {
-		n.evidence.witness(found.at, time.Now())
+		n.witness(found.at, time.Now())
 	}
 	return found, err
 }
@@ -207,7 +207,7 @@ func (n *Node) sweepChunk(ctx context.Context, c *roundChunk, l Look, full, all 
 	}
 	if err == nil {
 		c.moving = seen.Moving
-		n.evidence.witness(seen.at, time.Now())
+		n.witness(seen.at, time.Now())
 	}
 	return seen, err
 }

@@ -1,10 +1,11 @@
 #!lua flags=allow-oom
--- include: limits clock index hold common budget payload losses tally
+-- include: limits clock index hold common budget payload losses tally contest parked
 --[[ audit compares one page of the index with the keys. Pending timers whose key was
 deleted or lost its TTL are cancelled; those whose TTL changed are rescheduled. A timer
 whose key is gone for a reason that nobody knows is kept, and is marked, so that no later
 audit takes the key for deleted, and no claim waits for its expired event. audit leaves alone what
-is due already: that is the claim's. Nor does it take the key of a timer for deleted that is due
+is due already: that is the claim's. A contested or parked timer that waits longer than any can, as by
+a clock that was ahead, is due at once. Nor does it take the key of a timer for deleted that is due
 within SKEW: on the clock of another server, which had the key before, it may have been due.
 KEYS    1  the partition's prefix
 ARGV    1  cursor; 0 begins
@@ -96,6 +97,12 @@ local function tally_due(member, due)
   tally(key, is_held and is_held(key, due) and HELD_TIMERS or OWED)
 end
 
+-- waits_too_long tells of a member of due that is no key whether it waits longer than one can.
+local function waits_too_long(member, due)
+  local name = string.match(member, '^:([?ds])')
+  return name ~= nil and due > now + (name == 's' and LONGEST_PAUSE or GRACE) + SKEW
+end
+
 local first = 1
 for i = 1, #members, 2 do
   if members[i] == ARGV[5] then first = i + 2 end
@@ -107,7 +114,11 @@ for i = first, #members, 2 do
   end
   local key, due = members[i], tonumber(members[i + 1])
   local before = cancelled
-  if due > now and string.byte(key) ~= 58 then audit_one(key, due) end
+  if due > now and string.byte(key) ~= 58 then
+    audit_one(key, due)
+  elseif waits_too_long(key, due) then
+    redis.call('ZADD', due_key, now_text, key)
+  end
   if cancelled == before then tally_due(key, due) end
 end
 return { page[1], #members / 2, rescheduled, cancelled, kept, last, known_apps(members), counts }

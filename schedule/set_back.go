@@ -1,0 +1,109 @@
+package schedule
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+const (
+	// longestClaim and longestPause bound how long a claim lasts, and a pause: what lies further ahead was written by a clock that was
+	// ahead. Package config allows no longer lease, and package notify makes no longer pause.
+	longestClaim, longestPause = 30 * time.Second, time.Minute
+	// setBackPage is how many firings, and how many tombstones, one call changes: some 0.5 ms.
+	setBackPage = 256
+)
+
+// IsBehind reports whether the server's clock was set back: whether it shows less than it may have shown before.
+func (n *Node) IsBehind() bool { return n.evidence.latest() > n.clock.now().Add(AheadBy) }
+
+// PutRight undoes what a clock that was ahead has left, once the clock is back. It plans again the occurrences that were planned
+// while the clock was ahead, and returns how many; those that lie ahead because of FROM, EXPIRE, a move or a shift stay. It shortens
+// claims and pauses that last longer than any can, and returns how many: such claims end after a lease from now, such pauses at
+// once, and what a resume had spaced keeps its intervals. It is for one goroutine at a time.
+func (n *Node) PutRight(ctx context.Context, lease time.Duration) (planned, freed int, err error) {
+	var repeating, others []any
+	longest := max(longestClaim, lease)
+	args := []any{AheadBy.Milliseconds(), longest.Milliseconds()}
+	err = n.Master().RunOver(ctx, n.schedule.step("ahead"), Chunk, args, func(cmd *redis.Cmd) error {
+		found, err := ReadReply(cmd, 2, 0)
+		if err == nil {
+			repeating, others = append(repeating, found.List(0)...), append(others, found.List(1)...)
+		}
+		return err
+	})
+	if err == nil {
+		freed, err = n.setBack(ctx, partitionsOf(others), longest, lease)
+	}
+	for _, p := range partitionsOf(repeating) {
+		if err != nil {
+			break
+		}
+		var some int
+		some, err = n.replan(ctx, p)
+		planned += some
+	}
+	if err != nil {
+		return planned, freed, fmt.Errorf("schedule: undo what a clock that was ahead has left: %w", err)
+	}
+	return planned, freed, nil
+}
+
+// partitionsOf returns the partitions with hash tags.
+func partitionsOf(hashTags []any) []keys.Partition {
+	all := make([]keys.Partition, len(hashTags))
+	for i := range hashTags {
+		all[i] = keys.Partition(Reply(hashTags).Text(i))
+	}
+	return all
+}
+
+// setBack shortens claims and pauses in some partitions. What a resume has spaced comes earlier by the same time in all of them, so
+// they are looked at first.
+func (n *Node) setBack(ctx context.Context, partitions []keys.Partition, longest, lease time.Duration) (freed int, err error) {
+	earlier := int64(math.MaxInt64)
+	var spaced []keys.Partition
+	for _, p := range partitions {
+		some, first, err := n.schedule.setBack(ctx, p, longest, lease, "")
+		if freed += some; err != nil {
+			return freed, err
+		}
+		if first >= 0 {
+			earlier = min(earlier, first)
+			spaced = append(spaced, p)
+		}
+	}
+	for _, p := range spaced {
+		some, _, err := n.schedule.setBack(ctx, p, longest, lease, earlier)
+		if freed += some; err != nil {
+			return freed, err
+		}
+	}
+	return freed, nil
+}
+
+// setBack shortens claims and pauses in a partition. earlier is by how many ms timers come earlier that a resume has spaced; or "":
+// then they stay, and firstSpaced is in how many ms the first of them fires, or -1.
+func (s *Schedule) setBack(ctx context.Context, p keys.Partition, longest, lease time.Duration, earlier any) (freed int, firstSpaced int64, err error) {
+	firstSpaced = -1
+	for skip := int64(0); ; {
+		args := []any{AheadBy.Milliseconds(), longest.Milliseconds(), longestPause.Milliseconds(), lease.Milliseconds(), earlier, skip, setBackPage}
+		reply, err := ReadReply(s.Run(ctx, s.step("set_back"), []Call{{Partition: p, Args: args}})[0], 5, 0)
+		if err != nil {
+			return freed, firstSpaced, err
+		}
+		skip += reply.Int(1)
+		freed += int(reply.Int(2))
+		if firstSpaced < 0 {
+			firstSpaced = reply.Int(4)
+		}
+		if reply.Int(0) < setBackPage && reply.Int(3) < setBackPage {
+			return freed, firstSpaced, nil
+		}
+	}
+}

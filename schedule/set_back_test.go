@@ -1,0 +1,147 @@
+package schedule_test
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// putRight undoes what a clock that was ahead has left, and compares how many claims and pauses were shortened.
+func (x *index) putRight(freed int) {
+	x.t.Helper()
+	if _, n, err := x.PutRight(x.t.Context(), lease); err != nil || n != freed {
+		x.t.Fatalf("%d claims and pauses shortened, %v; want %d", n, err, freed)
+	}
+}
+
+// claimableIn returns in how many ms a firing of a key can be claimed.
+func (x *index) claimableIn(key string) (ahead int64) {
+	x.t.Helper()
+	now := x.redisNow()
+	for _, f := range x.rdb.ZRangeWithScores(x.t.Context(), keys.Single.Firing(), 0, -1).Val() {
+		if _, _, of, err := schedule.ParseRef(f.Member.(string)); err == nil && of.String() == key {
+			return int64(f.Score) - now
+		}
+	}
+	x.t.Fatalf("no firing of %s", key)
+	return 0
+}
+
+// Redis's clock is an hour ahead for a while. What was claimed meanwhile by a timerd that died, or given back with a pause, can be
+// claimed again within a lease once the clock is back, and in the order and at the rate of a resume that is over. Tombstones explain no
+// events of later. What waits by a right clock stays.
+func TestClaimsByAClockThatWasAhead(t *testing.T) {
+	t.Parallel()
+	x, clock := newIndexWithClock(t)
+	set := func(names ...string) {
+		for _, name := range names {
+			x.do("FCALL", "timer_set", 1, "a:b:c:"+name, name, "PX", 20)
+		}
+		x.awaitClock(x.due("a:b:c:" + names[len(names)-1]))
+	}
+	pause := func(firing schedule.Firing, pause time.Duration, stored bool) {
+		t.Helper()
+		firing.Pause, firing.MayBeStored = pause, stored
+		if err := x.Release(t.Context(), []schedule.Firing{firing}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x.setAhead(clock, time.Hour)
+	set("paused")
+	pause(x.claimFor(lease).Firings[0], time.Minute, false)
+	set("perhaps")
+	pause(x.claimFor(lease).Firings[0], time.Minute, true)
+	set("spaced0", "spaced1", "spaced2")
+	x.hold("a")
+	l, h := x.resume("a", schedule.Resume{Kind: schedule.ResumeRate, Rate: 0.1})
+	x.claims()
+	x.claims()
+	times, err := l.Draw(t.Context(), h, 3, 5*time.Second)
+	if err != nil || x.release(l, h, &times) != 3 {
+		t.Fatalf("%+v, %v: want three released", times, err)
+	}
+	set("claimed")
+	x.claims("a:b:c:claimed deadline claimed", "a:b:c:spaced0 deadline spaced0")
+	x.putRight(0)
+
+	x.setAhead(clock, 0)
+	x.putRight(4) // what a resume has spaced that goes on stays
+	if err := x.list().Remove(t.Context(), h.Namespace); err != nil {
+		t.Fatal(err)
+	}
+	x.putRight(2)
+	set("right")
+	got := map[string]bool{} // firings that may have been published
+	testenv.Eventually(t, time.Minute, func() bool {
+		for _, f := range x.claimFor(lease).Firings { // some before they are due by a clock that is right
+			got[f.Key.ID] = f.MayBeStored
+			if f.Key.ID == "right" {
+				pause(f, time.Minute, false)
+			}
+		}
+		return len(got) == 4
+	}, "a claim of four")
+	if want := map[string]bool{"paused": false, "perhaps": true, "spaced1": false, "right": false}; !maps.Equal(got, want) {
+		t.Errorf("claimed %v, want %v", got, want)
+	}
+	x.putRight(0)
+	for name, want := range map[string]struct{ from, to int64 }{
+		"right": {1, 60_000}, "claimed": {1, lease.Milliseconds()}, "spaced2": {1, 10_000},
+	} {
+		if ahead := x.claimableIn("a:b:c:" + name); ahead < want.from || ahead > want.to {
+			t.Errorf("%s can be claimed in %d ms, want %d to %d", name, ahead, want.from, want.to)
+		}
+	}
+	newest := x.rdb.ZRangeArgsWithScores(t.Context(), redis.ZRangeArgs{Key: keys.Single.Fired(), Start: 0, Stop: 0, Rev: true}).Val()
+	if off := int64(newest[0].Score) - x.redisNow(); off > time.Minute.Milliseconds() {
+		t.Errorf("the newest tombstone, %v, is of %d ms from now", newest[0].Member, off)
+	}
+}
+
+// A timer that is contested, or parked, while the clock is ahead waits no longer than it can once the clock is back, and an audit has
+// seen it.
+func TestWaitsByAClockThatWasAhead(t *testing.T) {
+	t.Parallel()
+	x, clock := newIndexWithClock(t)
+	x.setAhead(clock, time.Hour)
+	x.contest()
+	now := x.redisNow()
+	x.do("ZADD", keys.Single.Due(), now+60_000, ":s"+fmt.Sprint(now-1)+".:a:b:c:parked")
+	later := fmt.Sprintf(":%d.2:a:b:c:beside", now+20_000)
+	x.do("ZADD", keys.Single.Due(), now+20_000, later)
+	x.setAhead(clock, 0)
+	x.audit()
+	for _, due := range x.rdb.ZRangeWithScores(t.Context(), keys.Single.Due(), 0, -1).Val() {
+		if waits := int64(due.Score) - x.redisNow(); due.Member.(string)[0] == ':' && (waits > 0) != (due.Member == later) {
+			t.Errorf("%s waits for %d ms", due.Member, waits)
+		}
+	}
+}
+
+// Once the clock is back, events count as heard from then on, not only from when the clock shows the time of the subscription again.
+func TestHeardSinceAClockThatWasAhead(t *testing.T) {
+	t.Parallel()
+	x, clock := newIndexWithClock(t)
+	x.setAhead(clock, time.Hour)
+	if err := x.StartHearing(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	x.setAhead(clock, 0)
+	x.claims()
+	back := x.redisNow()
+	testenv.Eventually(t, time.Minute, func() bool { return x.redisNow() > back+10 }, "some ms")
+	x.do("SET", k, "v1", "PX", 20)
+	x.observe(touched(k))
+	x.awaitExpiry(k)
+	x.do("SET", k, "v2", "PX", 600_000)
+	x.claims() // contested: its expired event is on its way
+	x.observe(expired(k), touched(k))
+	x.fires(k + " expired v1")
+}
