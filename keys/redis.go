@@ -186,7 +186,11 @@ func (p Partition) Known() string { return p.key("known") }
 // Members names the sorted set of timerds at work, scored by their last sign of life in unix ms.
 func (p Partition) Members() string { return p.key("members") }
 
-// Hearing is the sorted set of the timerds that hear the events of a server.
+// Unable names the sorted set of timerds at work and unable to publish events, scored as Members.
+func (p Partition) Unable() string { return p.key("unable") }
+
+// Hearing names the sorted set of timerds that hear the events of the partition's server, scored by their last proof of it in unix
+// ms.
 func (p Partition) Hearing() string { return p.key("hearing") }
 
 // About names the hash of what the timerds say about themselves, by instance id.

@@ -128,6 +128,7 @@ func (c *canary) receive(key, event string) error {
 		return nil // of an earlier session
 	}
 	c.sent[event] = waiting[i+1:]
+	c.health.show(waiting[i].at)
 	if waiting[i].at.After(c.heard) {
 		c.heard = waiting[i].at
 	}

@@ -16,6 +16,7 @@ const unhealthyAfter = 3 * time.Second
 type health struct {
 	mu    sync.Mutex
 	flow  error          // why events do not flow; nil while they do
+	shown time.Time      // when the last canary was sent that has arrived; zero before
 	takes backoff.Outage // whether Redis takes hints in
 }
 
@@ -26,6 +27,22 @@ func (h *health) setFlow(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.flow = err
+}
+
+// show notes that a canary has arrived that was sent at a time.
+func (h *health) show(at time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if at.After(h.shown) {
+		h.shown = at
+	}
+}
+
+// lastShown returns when the last canary was sent that has arrived.
+func (h *health) lastShown() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.shown
 }
 
 // noteIntake notes how an attempt to have hints taken in ended.

@@ -90,6 +90,11 @@ func New(rdb *redis.Client, node Node, coverage Coverage, db int, namespaces key
 // to take them in counts after some seconds.
 func (l *Listener) Healthy() error { return l.health.err() }
 
+// Hears reports whether Healthy returns nil and a canary has arrived that was sent within a time.
+func (l *Listener) Hears(within time.Duration) bool {
+	return l.Healthy() == nil && time.Since(l.health.lastShown()) < within
+}
+
 // Run follows the events until ctx ends. It tries again after any failure.
 func (l *Listener) Run(ctx context.Context) {
 	var wg sync.WaitGroup

@@ -314,6 +314,8 @@ func (s *session) receive(ctx context.Context, channel, payload []byte) error {
 	case string(channel) == s.expired && !(bytes.HasPrefix(payload, s.canaries) && s.canary.owns(string(payload))):
 		s.unsaid = append(s.unsaid, payload)
 		return nil
+	case isTold && len(payload) == 0:
+		return nil // somebody asks how many are subscribed
 	case isTold:
 		if claimed, ok := bytes.CutPrefix(payload, s.claimed); ok {
 			s.explain(claimed)

@@ -1,6 +1,7 @@
 package reconciler
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -118,17 +119,33 @@ func (a *agenda) setPlace(place int) {
 	a.place = place
 }
 
-// before returns how many of the living timerds come before one, for this server, and how many of those hear.
-func (a *agenda) before(s schedule.Standing) (rank, hearing int) {
+// before returns the rank of a living timerd for this server, and how many timerds of a lower rank hear it. Each server has another
+// one as its first, among the timerds able to publish. If fewer are subscribed than hear by their own account, the missing ones
+// count as lower in rank.
+func (a *agenda) before(id string, s schedule.Standing, h schedule.Hearing) (rank, hearing int) {
 	a.mu.Lock()
 	place := a.place
 	a.mu.Unlock()
-	of := max(s.Of, 1)
-	rank = (s.Rank + place) % of
-	for _, other := range s.Hearing {
-		if (other+place)%of < rank {
+	rankOf := func(id string) int {
+		switch i := slices.Index(s.Alive, id); {
+		case i < 0:
+			return len(s.Alive)
+		case i < s.Able:
+			return (i + place) % s.Able
+		default:
+			return i
+		}
+	}
+	if slices.Contains(s.Alive, id) {
+		rank = rankOf(id)
+	}
+	for _, other := range h.IDs {
+		if at := slices.Index(s.Alive, other); at >= 0 && at < s.Able && rankOf(other) < rank {
 			hearing++
 		}
+	}
+	if h.Subscribed >= 0 {
+		hearing = max(hearing-max(len(h.IDs)-h.Subscribed, 0), 0)
 	}
 	return rank, hearing
 }

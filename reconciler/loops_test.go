@@ -174,27 +174,25 @@ func TestSweeps(t *testing.T) {
 }
 
 // Two timerds hear a server, and others go on for a while once two before them do. What does not hear claims what is left over in two
-// sweeps. Where no heartbeat works, each does what the first does.
+// sweeps. One answer by which too few hear may be too early; two are believed. Where no answer comes, each does what the first does.
 func TestHearing(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
 		hears := true
-		m := &members{bench: b, standing: schedule.Standing{Rank: 2, Of: 3, Hearing: []int{1, 2}}}
-		h := beater{
-			members: m, agenda: newAgenda(b), interval: time.Second, log: b.logger(), counts: func() *schedule.Counts { return nil },
-			hears: func() bool { return hears },
-			onHear: func(hear bool) {
-				if hears != hear {
-					b.change(func() { b.note(fmt.Sprint("hear: ", hear)) })
-				}
-				hears = hear
-			},
+		m := &members{bench: b, standing: schedule.Standing{Alive: []string{"a", "b", "c"}, Able: 3}, hearing: heardBy("b", "c")}
+		h := newBeater(b, m, "c")
+		h.hears = func() bool { return hears }
+		h.onHear = func(hear bool) {
+			if hears != hear {
+				b.change(func() { b.note(fmt.Sprint("hear: ", hear)) })
+			}
+			hears = hear
 		}
 		beats := func(want ...string) {
 			t.Helper()
 			time.Sleep(6 * time.Second)
 			synctest.Wait()
-			got := slices.DeleteFunc(b.happened(), func(s string) bool { return strings.Contains(s, "beat") })
+			got := slices.DeleteFunc(b.happened(), func(s string) bool { return strings.Contains(s, " of ") })
 			if !slices.Equal(got, want) {
 				t.Errorf("%q, want %q", got, want)
 			}
@@ -204,7 +202,7 @@ func TestHearing(t *testing.T) {
 		if h.agenda.isPassive() {
 			t.Error("passive while one other hears")
 		}
-		b.change(func() { m.standing.Hearing = []int{0, 1, 2} })
+		b.change(func() { m.hearing = heardBy("a", "b", "c") })
 		beats("10s hear: false")
 		at := b.in(-time.Millisecond)
 		left := []schedule.Head{{Partition: keys.Single, Due: at}}
@@ -217,17 +215,71 @@ func TestHearing(t *testing.T) {
 		if wait := h.agenda.wait(); wait > 0 {
 			t.Error("a passive one leaves what nobody has claimed")
 		}
-		b.change(func() { m.standing = schedule.Standing{Rank: 1, Of: 2, Hearing: []int{0}} })
-		beats("13s hear: true")
-		b.change(func() { m.standing = schedule.Standing{Rank: 2, Of: 3, Hearing: []int{0, 1}} })
+		b.change(func() { m.hearing = heardBy("a") })
+		time.Sleep(time.Second)
+		b.change(func() { m.hearing = heardBy("a", "b") })
+		beats() // one answer was too early
+		b.change(func() { m.hearing = heardBy("a") })
+		beats("21s hear: true")
+		b.change(func() { m.hearing = heardBy("a", "b", "c") })
 		h.agenda.setPlace(1) // of the next master this one is the first
 		beats()
 		h.agenda.setPlace(0)
-		beats("28s hear: false")
-		b.change(func() { m.err = errors.New("away") })
-		beats("34s hear: true")
+		beats("35s hear: false")
+		b.change(func() { m.hearing.Subscribed = 2 }) // one of the three is not subscribed
+		beats("39s hear: true")
+		b.change(func() { m.hearing.Subscribed = -1 }) // Redis does not say
+		beats("47s hear: false")
+		b.change(func() { m.hearErr = errors.New("away") })
+		beats("53s hear: true")
+		b.change(func() { m.hearErr = nil })
+		beats("59s hear: false")
+		b.change(func() { m.hearing, m.err = heardBy("a"), errors.New("away") }) // the node is another server
+		beats("1m3s hear: true")
 		if h.agenda.isPassive() || !h.agenda.isFirst() {
 			t.Error("nobody answers, and this one leaves the work to others")
+		}
+	})
+}
+
+// Silence is measured by time: calls that take until their deadline delay no decision.
+func TestHearingWithoutAnswers(t *testing.T) {
+	t.Parallel()
+	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
+		var heard []string
+		m := &members{bench: b, standing: schedule.Standing{Alive: []string{"a", "b", "c"}, Able: 3}, hearing: heardBy("a", "b")}
+		h := newBeater(b, m, "c")
+		h.onHear = func(hear bool) {
+			b.change(func() { heard = append(heard, fmt.Sprint(time.Since(b.began).Round(time.Second), " ", hear)) })
+		}
+		defer start(h.run)()
+		time.Sleep(10*time.Second + time.Millisecond)
+		b.change(func() { m.silent, heard = true, nil })
+		time.Sleep(6 * time.Second)
+		b.change(func() {
+			if !slices.Contains(heard, "14s true") && !slices.Contains(heard, "15s true") {
+				t.Errorf("heard %q; want it to listen 4 or 5 s after the last answer", heard)
+			}
+		})
+	})
+}
+
+// Timerds unable to publish come last on every master of a cluster, and make no others stand by.
+func TestRanksOfThoseThatCannotPublish(t *testing.T) {
+	t.Parallel()
+	loop(t, func(t *testing.T, b *bench, _ func(func(context.Context)) func()) {
+		s := schedule.Standing{Alive: []string{"c", "d", "a", "b"}, Able: 2}
+		for place, want := range []string{"c 0 0, d 1 0, a 2 1, b 3 1", "c 1 1, d 0 0, a 2 1, b 3 1"} {
+			h := newBeater(b, nil, "")
+			h.agenda.setPlace(place)
+			var got []string
+			for _, id := range s.Alive {
+				rank, hearing := h.agenda.before(id, s, heardBy("a", "b", "d", "of another version"))
+				got = append(got, fmt.Sprint(id, " ", rank, " ", hearing))
+			}
+			if !slices.Equal(got, strings.Split(want, ", ")) {
+				t.Errorf("place %d: %q, want %s", place, got, want)
+			}
 		}
 	})
 }
@@ -237,9 +289,11 @@ func TestHearsFromTheStart(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, _ func(func(context.Context)) func()) {
 		said := true
-		h := beater{agenda: newAgenda(b), hears: func() bool { return false }, onHear: func(hear bool) { said = hear }}
+		h := newBeater(b, nil, "c")
+		h.beatAt, h.askedAt = time.Now(), time.Now()
+		h.onHear = func(hear bool) { said = hear }
 		for beat := 1; beat <= missedHeartbeats; beat++ {
-			h.take(schedule.Standing{Rank: 2, Of: 3, Hearing: []int{0, 1}}, nil)
+			h.take(answer{standing: schedule.Standing{Alive: []string{"a", "b", "c"}, Able: 3}, hearing: heardBy("a", "b")})
 			if want := beat < missedHeartbeats; said != want {
 				t.Errorf("after %d heartbeats: hear: %t, want %t", beat, said, want)
 			}
@@ -247,44 +301,83 @@ func TestHearsFromTheStart(t *testing.T) {
 	})
 }
 
+// heardBy is an answer by which some timerds hear, and as many are subscribed.
+func heardBy(ids ...string) schedule.Hearing {
+	return schedule.Hearing{IDs: ids, Subscribed: len(ids)}
+}
+
+// newBeater returns a beater of a timerd that hears, and can publish.
+func newBeater(b *bench, m Membership, id string) *beater {
+	return &beater{
+		members: m, agenda: newAgenda(b), interval: time.Second, self: schedule.Self{Instance: id}, log: b.logger(),
+		counts: func() *schedule.Counts { return nil }, canPublish: func() bool { return true }, hears: func() bool { return true }, onHear: func(bool) {},
+	}
+}
+
 // members is a Membership.
 type members struct {
 	*bench
-	standing schedule.Standing
-	err      error
+	standing     schedule.Standing
+	hearing      schedule.Hearing
+	err, hearErr error
+	silent       bool // no call is answered
 }
 
-func (m *members) Heartbeat(_ context.Context, self schedule.Self, ttl time.Duration) (schedule.Standing, error) {
+// answers waits for the end of a call that is not answered.
+func (m *members) answers(ctx context.Context, note string, err *error) error {
+	var silent bool
+	m.change(func() { silent = m.silent })
+	if silent {
+		<-ctx.Done()
+		return ctx.Err()
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.note(fmt.Sprintf("beat of %s for %s", self.Instance, ttl))
-	return m.standing, m.err
+	m.note(note)
+	return *err
 }
 
-func (m *members) Deregister(_ context.Context, instance string) error {
+func (m *members) Heartbeat(ctx context.Context, self schedule.Self, ttl time.Duration) (s schedule.Standing, err error) {
+	err = m.answers(ctx, fmt.Sprintf("beat of %s for %s", self.Instance, ttl), &m.err)
+	m.change(func() { s = m.standing })
+	return s, err
+}
+
+func (m *members) Hearing(ctx context.Context, self schedule.Self, hears bool, believed time.Duration) (h schedule.Hearing, err error) {
+	err = m.answers(ctx, fmt.Sprintf("question of %s for %s, hears: %t", self.Instance, believed, hears), &m.hearErr)
+	m.change(func() { h = m.hearing })
+	return h, err
+}
+
+func (m *members) Deregister(_ context.Context, self schedule.Self) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.note("farewell of " + instance)
+	m.note("farewell of " + self.Instance)
 	return nil
 }
 
 func TestHeartbeats(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
-		m := &members{bench: b, err: errors.New("away"), standing: schedule.Standing{Rank: 1, Of: 2}}
-		h := beater{
-			members: m, agenda: newAgenda(b), interval: time.Second, self: schedule.Self{Instance: "a"}, instance: "a", log: b.logger(),
-			counts: func() *schedule.Counts { return nil }, hears: func() bool { return true }, onHear: func(bool) {},
+		m := &members{bench: b, err: errors.New("away"), standing: schedule.Standing{Alive: []string{"b", "a"}, Able: 2}}
+		h := newBeater(b, m, "a")
+		beats := func(within time.Duration, want ...string) {
+			t.Helper()
+			time.Sleep(within)
+			got := slices.DeleteFunc(b.happened(), func(s string) bool { return strings.Contains(s, "question of") })
+			if !slices.Equal(got, want) {
+				t.Errorf("%q, want %q", got, want)
+			}
 		}
 		stop := start(h.run)
-		b.saw(t, 2500*time.Millisecond, "0s beat of a for 4s", "1s beat of a for 4s", "2s beat of a for 4s")
+		beats(2500*time.Millisecond, "0s beat of a for 4s", "1s beat of a for 4s", "2s beat of a for 4s")
 		b.change(func() { m.err = nil })
-		b.saw(t, time.Second, "3s beat of a for 4s")
+		beats(time.Second, "3s beat of a for 4s")
 		if h.agenda.rank != 1 {
 			t.Errorf("rank %d, want 1", h.agenda.rank)
 		}
 		stop()
-		b.saw(t, 0, "3.5s farewell of a")
+		beats(0, "3.5s farewell of a")
 		if n := strings.Count(b.log.String(), "heartbeat failed"); n != 1 {
 			t.Errorf("%d lines:\n%s", n, &b.log)
 		}

@@ -40,9 +40,13 @@ type Reconciler struct {
 	// Default: nil each time.
 	Counts func() *schedule.Counts
 
-	// Hears tells whether all keyspace events of the node are heard. It is called often. Default: they are.
+	// CanPublish reports whether events can be published now. If not, its heartbeats rank it behind timerds able to publish. Default:
+	// they can.
+	CanPublish func() bool
+	// Hears reports whether all keyspace events of the node are heard, and showed it within [Believed]. It is called once a sweep.
+	// Default: they are.
 	Hears func() bool
-	// OnHear is called with whether they are to be heard: after each heartbeat, and once if none works. By default it does nothing.
+	// OnHear is called with whether they are to be heard, once a sweep. By default it does nothing.
 	OnHear func(hear bool)
 
 	// OnAudit is called after each complete audit.
@@ -77,6 +81,7 @@ func New(node Node, p Publisher, namespaces keys.Namespaces, instance string) *R
 		Lease:         10 * time.Second,
 		Self:          schedule.Self{Instance: instance},
 		Counts:        func() *schedule.Counts { return nil },
+		CanPublish:    func() bool { return true },
 		Hears:         func() bool { return true },
 		OnHear:        func(bool) {},
 		OnAudit:       func(string, schedule.Observed, time.Duration) {},
@@ -139,8 +144,8 @@ func (r *Reconciler) Run(ctx context.Context) {
 		onSetBack: func() { r.Coverage.ask(reasonSetBack) },
 	}
 	beat := beater{
-		members: r.node, agenda: r.agenda, interval: r.SweepInterval, self: r.Self, counts: r.Counts, instance: r.instance, log: r.Logger,
-		hears: r.Hears, onHear: r.OnHear,
+		members: r.node, agenda: r.agenda, interval: r.SweepInterval, self: r.Self, counts: r.Counts, log: r.Logger,
+		canPublish: r.CanPublish, hears: r.Hears, onHear: r.OnHear,
 	}
 	audit := auditor{
 		server: r.node, node: r.node, agenda: r.agenda, coverage: r.Coverage, auditing: &r.auditing,

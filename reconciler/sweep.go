@@ -10,7 +10,6 @@ import (
 )
 
 const (
-	missedHeartbeats = 4 // after so many sweeps without a heartbeat a timerd is dead
 	// horizon is how far beyond the next sweep a scan for due timers looks.
 	horizon = 2 * time.Second
 	// putRightEvery is how often to look for times that a clock ahead of time has written, if this timerd has not seen it ahead.
@@ -31,10 +30,11 @@ type Keeper interface {
 	PutRight(ctx context.Context, lease time.Duration) (planned, freed int, err error)
 }
 
-// Membership tells which timerds serve the schedule.
+// Membership knows the timerds of the schedule, and the listeners of the node.
 type Membership interface {
 	Heartbeat(ctx context.Context, self schedule.Self, ttl time.Duration) (schedule.Standing, error)
-	Deregister(ctx context.Context, instance string) error
+	Hearing(ctx context.Context, self schedule.Self, hears bool, believed time.Duration) (schedule.Hearing, error)
+	Deregister(ctx context.Context, self schedule.Self) error
 }
 
 // every calls do at once, and then at each tick and whenever sooner receives, until ctx ends. It logs the first of several
@@ -143,7 +143,7 @@ func (s *sweeper) ensureLibrary(ctx context.Context) error {
 	return nil
 }
 
-// putRight undoes what a clock ahead of time has left, once the clock is back.
+// putRight rewrites the times of a clock ahead of time, once the clock is back.
 func (s *sweeper) putRight(ctx context.Context) error {
 	was := s.behind
 	s.behind = s.keeper.IsBehind()
@@ -165,62 +165,4 @@ func (s *sweeper) putRight(ctx context.Context) error {
 		s.putRightAt = time.Now()
 	}
 	return err
-}
-
-// beater sends a heartbeat with every sweep, beside it: in a cluster all heartbeats go to one master, which may be silent while
-// the reconciler's own works.
-type beater struct {
-	members  Membership
-	agenda   *agenda
-	interval time.Duration
-	self     schedule.Self
-	counts   func() *schedule.Counts
-	instance string
-	log      *slog.Logger
-	hears    func() bool
-	onHear   func(hear bool)
-
-	failed    int // heartbeats since the last that worked
-	confirmed int // heartbeats in a row that said that two others hear
-}
-
-// enoughHear is how many timerds hear a server: the first in rank and one other.
-const enoughHear = 2
-
-// take takes in the answer to a heartbeat. This timerd hears, and is not passive, unless two of those before it say for a while
-// that they hear: so it stops only after the others have begun, and one that starts does not rely on others that have just died.
-// Where no heartbeat works, each one does what the first does.
-func (b *beater) take(standing schedule.Standing, err error) {
-	if err != nil {
-		if b.failed++; b.failed == missedHeartbeats {
-			b.confirmed = 0
-			b.agenda.setRank(0, false)
-			b.onHear(true)
-		}
-		return
-	}
-	b.failed = 0
-	rank, hearing := b.agenda.before(standing)
-	if b.confirmed++; hearing < enoughHear {
-		b.confirmed = 0
-	}
-	passive := b.confirmed >= missedHeartbeats
-	b.agenda.setRank(rank, passive)
-	b.onHear(!passive)
-}
-
-// run sends heartbeats until ctx ends, and then deregisters.
-func (b *beater) run(ctx context.Context) {
-	every(ctx, b.interval, nil, b.log, "heartbeat failed; trying again with the next sweep", func(ctx context.Context) error {
-		self := b.self
-		self.Counts, self.Hears = b.counts(), b.hears()
-		standing, err := b.members.Heartbeat(ctx, self, missedHeartbeats*b.interval)
-		b.take(standing, err)
-		return err
-	})
-	leaving, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer cancel()
-	if err := b.members.Deregister(leaving, b.instance); err != nil {
-		b.log.Warn("could not deregister; the others close ranks when this timerd stays silent", "err", err)
-	}
 }

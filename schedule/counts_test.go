@@ -38,7 +38,7 @@ func TestHeartbeatsCarryCounts(t *testing.T) {
 
 	x.age("b", 2*time.Minute)
 	x.beat(schedule.Self{Instance: "c"})
-	if err := x.Deregister(t.Context(), "a"); err != nil {
+	if err := x.Deregister(t.Context(), schedule.Self{Instance: "a"}); err != nil {
 		t.Fatal(err)
 	}
 	if left := x.rdb.HKeys(t.Context(), keys.Single.Counts()).Val(); !slices.Equal(left, []string{"d"}) {

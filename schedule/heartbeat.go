@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -27,14 +28,33 @@ type Self struct {
 	Settings map[string]string `json:"settings,omitempty"`
 	// Counts is what it has counted since its start. A heartbeat without it keeps the previous ones.
 	Counts *Counts `json:"-"`
-	// Hears says that it hears all keyspace events of the node by now.
-	Hears bool `json:"-"`
+	// Listens is the group of the timerds that listen to the same, without spaces; see [ListensTo].
+	Listens string `json:"-"`
+	// CannotPublish says that it cannot publish events now.
+	CannotPublish bool `json:"-"`
 }
 
-// Standing is the place of a timerd among those alive, in the order of their ids, the same for all.
+// ListensTo returns a short hash of a timerd's namespaces, in any order, and its database.
+func ListensTo(namespaces keys.Namespaces, db int) string {
+	names := make([]string, len(namespaces))
+	for i, n := range namespaces {
+		names[i] = n.String()
+	}
+	slices.Sort(names)
+	return fmt.Sprintf("%.4x", sha256.Sum256([]byte(fmt.Sprintf("%d %q", db, slices.Compact(names)))))
+}
+
+// Standing is the living timerds, in the same order for all.
 type Standing struct {
-	Rank, Of int
-	Hearing  []int // the ranks of those that hear the node
+	Alive []string // ids, sorted; timerds unable to publish come last
+	Able  int      // how many of Alive can publish; all of them if none can
+}
+
+// Hearing is the listeners of a server.
+type Hearing struct {
+	IDs []string // of the timerds that listen to the same, and have lately shown that events reach them
+	// Subscribed is how many are subscribed to the server, of whatever namespaces; -1 if that is not known.
+	Subscribed int
 }
 
 // Fingerprint returns a short hash of the settings, or an empty text if there are none.
@@ -46,8 +66,8 @@ func (s Self) Fingerprint() string {
 	return fmt.Sprintf("%.4x", sha256.Sum256(text))
 }
 
-// Heartbeat records that a timerd is alive, with what it says about itself, and returns its place among those whose
-// last heartbeat is not older than ttl.
+// Heartbeat records that a timerd is alive, with what it says about itself, and returns it among those whose last heartbeat is not
+// older than ttl. A heartbeat of later than now, as by a clock that was ahead, counts for nothing.
 func (n *Node) Heartbeat(ctx context.Context, self Self, ttl time.Duration) (Standing, error) {
 	self.Silence = ttl.Milliseconds()
 	said, err := json.Marshal(self)
@@ -60,30 +80,42 @@ func (n *Node) Heartbeat(ctx context.Context, self Self, ttl time.Duration) (Sta
 			return Standing{}, fmt.Errorf("schedule: heartbeat: %w", err)
 		}
 	}
-	names := []string{keys.Single.Members(), keys.Single.About(), keys.Single.Counts(), keys.Single.Hearing()}
-	args := []any{self.Instance, ttl.Milliseconds(), said, counts, n.name, self.Hears}
+	names := []string{keys.Single.Members(), keys.Single.About(), keys.Single.Counts(), keys.Single.Unable()}
+	args := []any{self.Instance, ttl.Milliseconds(), said, counts, self.CannotPublish, AheadBy.Milliseconds()}
 	reply, err := ReadReply(n.schedule.step("heartbeat").Run(ctx, n.schedule.rdb, names, args...), 2, 0)
 	if err != nil {
 		return Standing{}, fmt.Errorf("schedule: heartbeat: %w", err)
 	}
-	alive, hearing := reply.List(0), reply.List(1)
-	standing := Standing{Rank: max(slices.Index(alive, any(self.Instance)), 0), Of: len(alive)}
-	for _, id := range hearing {
-		standing.Hearing = append(standing.Hearing, slices.Index(alive, id))
+	able, unable := reply.List(0).texts(), reply.List(1).texts()
+	if len(able) == 0 {
+		able, unable = unable, nil
 	}
-	return standing, nil
+	return Standing{Alive: slices.Concat(able, unable), Able: len(able)}, nil
 }
 
-// Deregister removes a timerd that stops from the ranks, so that the others need not wait until its heartbeats count as
-// missing. What it said about itself may stay until another timerd starts or dies.
-func (n *Node) Deregister(ctx context.Context, instance string) error {
+// Hearing records on the node's server whether a timerd hears all its events now, and returns which timerds do that listen to the
+// same. Each is believed for a time, by that server's clock.
+func (n *Node) Hearing(ctx context.Context, self Self, hears bool, believed time.Duration) (Hearing, error) {
+	names := []string{n.claimsPartition().Hearing()}
+	args := []any{self.Instance, self.Listens, hears, believed.Milliseconds(), AheadBy.Milliseconds(), n.ClaimedChannel()}
+	reply, err := ReadReply(n.schedule.step("hearing").Run(ctx, n.server, names, args...), 2, 0)
+	if err != nil {
+		return Hearing{}, fmt.Errorf("schedule: ask for the listeners: %w", err)
+	}
+	return Hearing{IDs: reply.List(1).texts(), Subscribed: int(reply.Int(0))}, nil
+}
+
+// Deregister removes a stopping timerd from the ranks and from the listeners of the node, so that the others need not wait until its
+// heartbeats count as missing. Its description of itself may stay until another timerd starts or dies.
+func (n *Node) Deregister(ctx context.Context, self Self) error {
 	_, err := n.schedule.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
-		pipe.ZRem(ctx, keys.Single.Members(), instance)
-		pipe.HDel(ctx, keys.Single.About(), instance)
-		pipe.HDel(ctx, keys.Single.Counts(), instance)
-		pipe.ZRem(ctx, keys.Single.Hearing(), n.name+" "+instance)
+		pipe.ZRem(ctx, keys.Single.Members(), self.Instance)
+		pipe.ZRem(ctx, keys.Single.Unable(), self.Instance)
+		pipe.HDel(ctx, keys.Single.About(), self.Instance)
+		pipe.HDel(ctx, keys.Single.Counts(), self.Instance)
 		return nil
 	})
+	err = errors.Join(err, n.server.ZRem(ctx, n.claimsPartition().Hearing(), self.Listens+" "+self.Instance).Err())
 	if err != nil {
 		return fmt.Errorf("schedule: deregister: %w", err)
 	}

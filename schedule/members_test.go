@@ -70,9 +70,11 @@ func TestMembersSayWhoTheyAre(t *testing.T) {
 	x.beat(schedule.Self{Instance: "c", Settings: map[string]string{"TIMERD_LEASE": "20s"}})
 	x.age("a", time.Second)      // of an earlier version, it says nothing of itself
 	x.age("old", 10*time.Second) // likewise, and has died
+	x.beat(schedule.Self{Instance: "0", CannotPublish: true})
+	x.age("ahead", -time.Minute) // by a clock that was ahead
 
 	said, all := x.members()
-	if want := []string{"a 0", "b 1", "c 2", "old dead"}; !slices.Equal(said, want) {
+	if want := []string{"0 3", "a 0", "ahead dead", "b 1", "c 2", "old dead"}; !slices.Equal(said, want) {
 		t.Errorf("members %q, want %q", said, want)
 	}
 	got := all["b"]
@@ -102,7 +104,7 @@ func TestMembersAreForgotten(t *testing.T) {
 	if said := x.saidBy(); !slices.Equal(said, []string{"a", "c"}) {
 		t.Errorf("kept of %q, want a and c", said)
 	}
-	if err := x.Deregister(t.Context(), "c"); err != nil {
+	if err := x.Deregister(t.Context(), schedule.Self{Instance: "c"}); err != nil {
 		t.Fatal(err)
 	}
 	if said := x.saidBy(); !slices.Equal(said, []string{"a"}) {

@@ -143,13 +143,16 @@ func (n *Node) Owns(p keys.Partition) bool {
 
 // ClaimedChannel returns the channel on which is told what was claimed from the node's partitions: the same for all timerds that
 // know the same of the cluster.
-func (n *Node) ClaimedChannel() string {
+func (n *Node) ClaimedChannel() string { return keys.ClaimedChannel(n.claimsPartition()) }
+
+// claimsPartition returns the partition of that channel, which is one of the node's if it has any.
+func (n *Node) claimsPartition() keys.Partition {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if len(n.partitions) == 0 {
-		return keys.ClaimedChannel(keys.Single)
+		return keys.Single
 	}
-	return keys.ClaimedChannel(n.partitions[0])
+	return n.partitions[0]
 }
 
 // AnyPartition returns a partition on the node, usually a different one each time, because the server takes no keys of

@@ -19,8 +19,8 @@ const (
 	mostReplanned = 4096
 )
 
-// replan plans again the occurrences of a partition that were planned while the clock was ahead, and returns how many. What is not
-// pending is passed over, and begun with behind the next time.
+// replan plans again the occurrences of a partition that were planned while the clock was ahead, and returns how many. It passes
+// over occurrences that are not pending, and begins behind them the next time.
 func (n *Node) replan(ctx context.Context, p keys.Partition) (planned int, err error) {
 	skip := n.replanFrom[p]
 	for looked := 0; looked < mostReplanned; {

@@ -60,6 +60,15 @@ func (r Reply) List(i int) Reply {
 	return l
 }
 
+// texts returns the elements of a list of texts.
+func (r Reply) texts() []string {
+	all := make([]string, len(r))
+	for i := range r {
+		all[i] = r.Text(i)
+	}
+	return all
+}
+
 // runOn runs those of the calls whose indices are in todo on one server. A server that does not know the script gets it: a
 // failover forgets scripts, and so does SCRIPT FLUSH.
 func runOn(ctx context.Context, server *redis.Client, script *redis.Script, calls []Call, todo []int, replies []*redis.Cmd) {

@@ -358,24 +358,70 @@ func TestContestedWhoseEventWasLost(t *testing.T) {
 	}
 }
 
+// The living have the same order for all: by their ids, and timerds unable to publish last. A timerd that stopped, or whose heartbeat lies
+// ahead, is not among them.
 func TestRanks(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
 	ctx := context.Background()
-	heartbeat := func(id string, rank, of int) {
+	heartbeat := func(id string, cannot bool, able int, want ...string) {
 		t.Helper()
-		got, err := x.Heartbeat(ctx, schedule.Self{Instance: id, Hears: id != "b"}, time.Minute)
-		if err != nil || got.Rank != rank || got.Of != of || slices.Contains(got.Hearing, rank) != (id != "b") {
-			t.Fatalf("%s: %+v (%v), want rank %d of %d", id, got, err, rank, of)
+		got, err := x.Heartbeat(ctx, schedule.Self{Instance: id, CannotPublish: cannot}, time.Minute)
+		if err != nil || !slices.Equal(got.Alive, want) || got.Able != able {
+			t.Fatalf("%s: %+v (%v), want %d of %q", id, got, err, able, want)
 		}
 	}
-	heartbeat("b", 0, 1)
-	heartbeat("a", 0, 2)
-	heartbeat("b", 1, 2)
-	if err := x.Deregister(ctx, "a"); err != nil {
+	heartbeat("b", false, 1, "b")
+	heartbeat("a", true, 1, "b", "a")
+	heartbeat("b", true, 2, "a", "b")
+	heartbeat("a", false, 1, "a", "b")
+	heartbeat("b", false, 2, "a", "b")
+	if err := x.Deregister(ctx, schedule.Self{Instance: "a"}); err != nil {
 		t.Fatal(err)
 	}
-	heartbeat("b", 0, 1)
+	x.age("c", -time.Hour)
+	heartbeat("b", false, 1, "b")
+}
+
+// A listener of a server has shown lately that it hears, by that server's clock, and listens to the same. Redis counts the subscribers.
+func TestHearing(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	all := keys.Namespaces{{App: "shop"}, {App: "pay"}}
+	of := func(id string, names keys.Namespaces, db int) schedule.Self {
+		return schedule.Self{Instance: id, Listens: schedule.ListensTo(names, db)}
+	}
+	hears := func(self schedule.Self, hears bool, subscribed int, want ...string) {
+		t.Helper()
+		got, err := x.Hearing(t.Context(), self, hears, time.Minute)
+		if err != nil || !slices.Equal(got.IDs, want) || got.Subscribed != subscribed {
+			t.Fatalf("%s: %+v (%v), want %d subscribed, and %q to hear", self.Instance, got, err, subscribed, want)
+		}
+	}
+	hears(of("a", all, 0), true, 0, "a")
+	hears(of("b", keys.Namespaces{all[1], all[0]}, 0), true, 0, "a", "b")
+	hears(of("c", all[:1], 0), true, 0, "c")
+	hears(of("d", all, 1), false, 0)
+	sub := x.rdb.Subscribe(t.Context(), x.ClaimedChannel())
+	defer func() { _ = sub.Close() }()
+	if _, err := sub.Receive(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	hears(of("e", all, 0), false, 1, "a", "b")
+
+	set := keys.Single.Hearing()
+	x.do("ZADD", set, x.redisNow()-2*time.Minute.Milliseconds(), of("a", all, 0).Listens+" a") // frozen since
+	x.do("ZADD", set, x.redisNow()+time.Hour.Milliseconds(), of("b", all, 0).Listens+" b")     // by a clock that was ahead
+	x.do("ZADD", set, x.redisNow(), " f", x.redisNow(), "127.0.0.1:1 g")                       // of an earlier version
+	hears(of("e", all, 0), true, 1, "e")
+	if err := x.Deregister(t.Context(), of("e", all, 0)); err != nil {
+		t.Fatal(err)
+	}
+	hears(of("c", all[:1], 0), false, 1)
+	hears(of("h", all, 0), false, 1)
+	if ttl := x.rdb.PTTL(t.Context(), set).Val(); ttl <= 0 {
+		t.Errorf("the set is kept for %v, though its slot may move", ttl)
+	}
 }
 
 func TestList(t *testing.T) {

@@ -22,18 +22,18 @@ const (
 // IsBehind reports whether the server's clock was set back: whether it shows less than it may have shown before.
 func (n *Node) IsBehind() bool { return n.evidence.latest() > n.clock.now().Add(AheadBy) }
 
-// PutRight undoes what a clock that was ahead has left, once the clock is back. It plans again the occurrences that were planned
+// PutRight rewrites the times of a clock that was ahead, once the clock is back. It plans again the occurrences that were planned
 // while the clock was ahead, and returns how many; those that lie ahead because of FROM, EXPIRE, a move or a shift stay. It shortens
 // claims and pauses that last longer than any can, and returns how many: such claims end after a lease from now, such pauses at
-// once, and what a resume had spaced keeps its intervals. It is for one goroutine at a time.
+// once, and timers spaced by a resume keep their intervals. It is for one goroutine at a time.
 func (n *Node) PutRight(ctx context.Context, lease time.Duration) (planned, freed int, err error) {
-	var repeating, others []any
+	var repeating, others []string
 	longest := max(longestClaim, lease)
 	args := []any{AheadBy.Milliseconds(), longest.Milliseconds()}
 	err = n.Master().RunOver(ctx, n.schedule.step("ahead"), Chunk, args, func(cmd *redis.Cmd) error {
 		found, err := ReadReply(cmd, 2, 0)
 		if err == nil {
-			repeating, others = append(repeating, found.List(0)...), append(others, found.List(1)...)
+			repeating, others = append(repeating, found.List(0).texts()...), append(others, found.List(1).texts()...)
 		}
 		return err
 	})
@@ -49,22 +49,22 @@ func (n *Node) PutRight(ctx context.Context, lease time.Duration) (planned, free
 		planned += some
 	}
 	if err != nil {
-		return planned, freed, fmt.Errorf("schedule: undo what a clock that was ahead has left: %w", err)
+		return planned, freed, fmt.Errorf("schedule: rewrite the times of a clock that was ahead: %w", err)
 	}
 	return planned, freed, nil
 }
 
 // partitionsOf returns the partitions with hash tags.
-func partitionsOf(hashTags []any) []keys.Partition {
+func partitionsOf(hashTags []string) []keys.Partition {
 	all := make([]keys.Partition, len(hashTags))
-	for i := range hashTags {
-		all[i] = keys.Partition(Reply(hashTags).Text(i))
+	for i, tag := range hashTags {
+		all[i] = keys.Partition(tag)
 	}
 	return all
 }
 
-// setBack shortens claims and pauses in some partitions. What a resume has spaced comes earlier by the same time in all of them, so
-// they are looked at first.
+// setBack shortens claims and pauses in some partitions. Timers spaced by a resume come earlier by the same time in all of
+// them, so a first pass finds the earliest.
 func (n *Node) setBack(ctx context.Context, partitions []keys.Partition, longest, lease time.Duration) (freed int, err error) {
 	earlier := int64(math.MaxInt64)
 	var spaced []keys.Partition
@@ -87,8 +87,8 @@ func (n *Node) setBack(ctx context.Context, partitions []keys.Partition, longest
 	return freed, nil
 }
 
-// setBack shortens claims and pauses in a partition. earlier is by how many ms timers come earlier that a resume has spaced; or "":
-// then they stay, and firstSpaced is in how many ms the first of them fires, or -1.
+// setBack shortens claims and pauses in a partition. earlier is by how many ms timers spaced by a resume come earlier; with ""
+// they stay, and firstSpaced is the ms until the first of them fires, or -1.
 func (s *Schedule) setBack(ctx context.Context, p keys.Partition, longest, lease time.Duration, earlier any) (freed int, firstSpaced int64, err error) {
 	firstSpaced = -1
 	for skip := int64(0); ; {

@@ -13,7 +13,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// putRight undoes what a clock that was ahead has left, and compares how many claims and pauses were shortened.
+// putRight rewrites the times of a clock that was ahead, and compares how many claims and pauses were shortened.
 func (x *index) putRight(freed int) {
 	x.t.Helper()
 	if _, n, err := x.PutRight(x.t.Context(), lease); err != nil || n != freed {
@@ -34,9 +34,9 @@ func (x *index) claimableIn(key string) (ahead int64) {
 	return 0
 }
 
-// Redis's clock is an hour ahead for a while. What was claimed meanwhile by a timerd that died, or given back with a pause, can be
-// claimed again within a lease once the clock is back, and in the order and at the rate of a resume that is over. Tombstones explain no
-// events of later. What waits by a right clock stays.
+// Redis's clock is an hour ahead for a while. Firings claimed meanwhile by a timerd that died, or given back with a pause, can be
+// claimed again within a lease once the clock is back, and at the rate of a resume that is over. Tombstones explain no later
+// events. A pause by a right clock stays.
 func TestClaimsByAClockThatWasAhead(t *testing.T) {
 	t.Parallel()
 	x, clock := newIndexWithClock(t)
@@ -72,7 +72,7 @@ func TestClaimsByAClockThatWasAhead(t *testing.T) {
 	x.putRight(0)
 
 	x.setAhead(clock, 0)
-	x.putRight(4) // what a resume has spaced that goes on stays
+	x.putRight(4) // timers of a resume in progress stay
 	if err := x.list().Remove(t.Context(), h.Namespace); err != nil {
 		t.Fatal(err)
 	}

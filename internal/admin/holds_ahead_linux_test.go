@@ -8,6 +8,7 @@ import (
 	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/internal/testenv/lab"
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -39,6 +40,10 @@ func TestResumeByAClockThatWasAhead(t *testing.T) {
 		})
 	}()
 	<-released
+	// Another one has died in its turn.
+	if err := w.rdb.Set(t.Context(), keys.Single.Resuming(), "died", 3*time.Second).Err(); err != nil {
+		t.Fatal(err)
+	}
 	if err := clock.Set(0); err != nil {
 		t.Fatal(err)
 	}

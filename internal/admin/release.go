@@ -110,8 +110,12 @@ func (r *releaser) take(ctx context.Context) (taken bool, err error) {
 	rdb, name := r.schedule.Client(), keys.Single.Resuming()
 	taken, err = rdb.SetNX(ctx, name, r.Instance, turnFor).Result()
 	if err == nil && !taken {
+		var left time.Duration // more than a turn, if a clock that was ahead wrote when it ends
 		var holder string
-		if holder, err = rdb.Get(ctx, name).Result(); err == nil && holder == r.Instance {
+		if holder, err = rdb.Get(ctx, name).Result(); err == nil {
+			left, err = rdb.PTTL(ctx, name).Result()
+		}
+		if err == nil && (holder == r.Instance || left > turnFor+schedule.AheadBy) {
 			taken, err = rdb.SetXX(ctx, name, r.Instance, turnFor).Result()
 		}
 	}

@@ -26,7 +26,7 @@ type Member struct {
 	schedule.Self
 	Seen  time.Time // its last heartbeat, by Redis's clock
 	Alive bool
-	Rank  int // its place among the living, from 0 on
+	Rank  int // its place among the living, from 0 on: timerds unable to publish come last
 }
 
 // Members returns the timerds that serve the schedule, in the order of their instance ids. Those that have died are among
@@ -34,10 +34,12 @@ type Member struct {
 func Members(ctx context.Context, s *schedule.Schedule) ([]Member, error) {
 	var now *redis.TimeCmd
 	var beats *redis.ZSliceCmd
+	var unable *redis.StringSliceCmd
 	var said, counted *redis.MapStringStringCmd
 	err := s.Pipelined(ctx, keys.Single, func(pipe redis.Pipeliner) error {
 		now = pipe.Time(ctx)
 		beats = pipe.ZRangeWithScores(ctx, keys.Single.Members(), -maxMembers, -1)
+		unable = pipe.ZRange(ctx, keys.Single.Unable(), -maxMembers, -1)
 		said, counted = pipe.HGetAll(ctx, keys.Single.About()), pipe.HGetAll(ctx, keys.Single.Counts())
 		return nil
 	})
@@ -54,14 +56,18 @@ func Members(ctx context.Context, s *schedule.Schedule) ([]Member, error) {
 		}
 		m.Seen = schedule.Millis(beat.Score).Time()
 		silence := cmp.Or(time.Duration(m.Silence)*time.Millisecond, usualSilence)
-		m.Alive = now.Val().Sub(m.Seen) < silence
+		ago := now.Val().Sub(m.Seen)
+		m.Alive = ago < silence && ago >= -schedule.AheadBy // later than now it was by a clock that was ahead
+		m.CannotPublish = slices.Contains(unable.Val(), m.Instance)
 	}
 	slices.SortFunc(members, func(a, b Member) int { return cmp.Compare(a.Instance, b.Instance) })
 	rank := 0
-	for i := range members {
-		if members[i].Alive {
-			members[i].Rank = rank
-			rank++
+	for _, last := range []bool{false, true} {
+		for i := range members {
+			if m := &members[i]; m.Alive && m.CannotPublish == last {
+				m.Rank = rank
+				rank++
+			}
 		}
 	}
 	return members, nil

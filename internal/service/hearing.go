@@ -15,6 +15,7 @@ const standbyLag = 10 * time.Millisecond
 // hearing listens to a node while it is to be heard. Its methods may be called concurrently.
 type hearing struct {
 	newListener func() *listener.Listener
+	believed    time.Duration // for how long a canary shows that events are heard
 
 	mu     sync.Mutex
 	ctx    context.Context // of run; nil before
@@ -54,11 +55,11 @@ func (h *hearing) set(hear bool) {
 	}
 }
 
-// hears tells whether all events of the node are heard by now.
+// hears reports whether all events of the node are heard now.
 func (h *hearing) hears() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.events != nil && h.events.Healthy() == nil
+	return h.events != nil && h.events.Hears(h.believed)
 }
 
 // healthy returns nil while events flow, or are left to others, and otherwise what is wrong.

@@ -30,14 +30,15 @@ const followTimeout = 5 * time.Second
 
 // nodes serves the nodes of the schedule. Those of a cluster come and go as the cluster changes.
 type nodes struct {
-	config    config.Service
-	log       *slog.Logger
-	metrics   *metrics
-	taken     *takeovers
-	publisher reconciler.Publisher
-	schedule  *schedule.Schedule
-	db        int
-	self      schedule.Self
+	config     config.Service
+	log        *slog.Logger
+	metrics    *metrics
+	taken      *takeovers
+	publisher  reconciler.Publisher
+	canPublish func() bool
+	schedule   *schedule.Schedule
+	db         int
+	self       schedule.Self
 
 	mu      sync.Mutex
 	served  map[*schedule.Node]*servedNode
@@ -68,7 +69,7 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 	rec.Logger = log
 	rec.SweepInterval = s.config.SweepInterval
 	rec.Lease = s.config.Lease
-	rec.Self, rec.Counts = s.self, s.metrics.counts.say
+	rec.Self, rec.Counts, rec.CanPublish = s.self, s.metrics.counts.say, s.canPublish
 	rec.OnAudit = s.metrics.audited
 	rec.OnScanned = func(found schedule.DueScan) { s.update(func() { n.counts, n.scanned = found, true }) }
 	rec.OnClaimed = func(claimed schedule.ClaimResult) {
@@ -89,7 +90,10 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 		rec.Hears = func() bool { return false }
 		return n
 	}
-	n.hear = &hearing{newListener: func() *listener.Listener { return s.newListener(node, rec, aside, log) }}
+	n.hear = &hearing{
+		newListener: func() *listener.Listener { return s.newListener(node, rec, aside, log) },
+		believed:    reconciler.Believed(s.config.SweepInterval),
+	}
 	rec.Hears, rec.OnHear = n.hear.hears, n.hear.set
 	return n
 }

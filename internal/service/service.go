@@ -121,7 +121,8 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	publisher := s.newPublisher(conns.js, sched, conf, member)
 	all := &nodes{
 		config: c.Service, log: log, taken: &takeovers{instance: self.Instance, log: log}, publisher: publisher, schedule: sched,
-		db: c.Redis.DB, self: self, served: map[*schedule.Node]*servedNode{},
+		canPublish: func() bool { return publisher.Healthy() == nil },
+		db:         c.Redis.DB, self: self, served: map[*schedule.Node]*servedNode{},
 	}
 	retries := s.newRetries(conns.js, sched, conf, member)
 	sched.OnArmed, retries.Wake = all.armed, all.armed
@@ -288,6 +289,7 @@ func (s Service) self(began time.Time) schedule.Self {
 		PID:      os.Getpid(),
 		Since:    began.UTC().Truncate(time.Millisecond),
 		Settings: s.Config.Shared(),
+		Listens:  schedule.ListensTo(s.Config.Service.Namespaces, s.Config.Redis.DB),
 	}
 }
 

@@ -97,7 +97,7 @@ local function tally_due(member, due)
   tally(key, is_held and is_held(key, due) and HELD_TIMERS or OWED)
 end
 
--- waits_too_long tells of a member of due that is no key whether it waits longer than one can.
+-- waits_too_long reports whether a contested or parked member of due waits longer than any can.
 local function waits_too_long(member, due)
   local name = string.match(member, '^:([?ds])')
   return name ~= nil and due > now + (name == 's' and LONGEST_PAUSE or GRACE) + SKEW

@@ -13,22 +13,22 @@ ARGV    1  by how many ms that clock was ahead, at least
 Returns {firings looked at, how many of them stay, how many others wait no longer, tombstones that were of
 later than now, in how many ms the first firing fires that a resume has spaced, or -1}. A firing that waits for its own due time
 stays, as a shift may leave it; so does one of a resume that goes on, which spaces it again.
-If its reply is lost: again it changes nothing more. Whoever still has such a claim publishes what it
-has; its lease ends no later than this one. ]]
+If its reply is lost: again it changes nothing more. A timerd that still has such a claim goes on; its own
+lease ends no later than this one. ]]
 open(KEYS[1])
 local by, longest_claim, longest_pause = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
 local claimed_until, earlier = int(now + tonumber(ARGV[4])), tonumber(ARGV[5])
 local _, is_held = read_holds(redis.call('HGET', data_key, ':h:') or nil)
 local soonest, first_spaced = nil, -1
 
--- is_spaced tells of a free firing that a resume at a rate which is over has given it its time.
+-- is_spaced reports whether a free firing has its time from a resume at a rate that is over.
 local function is_spaced(ref, score)
   local due, key = string.match(ref, '^(%d+):%d*:(.*)$')
   due = tonumber(due)
   return due ~= nil and due ~= math.floor(score) and not (is_held and is_held(key, due))
 end
 
--- score_now returns what a firing's score is to be, or nil if it stays.
+-- score_now returns the new score of a firing, or nil if it stays.
 local function score_now(ref, score)
   if score % 1 == 0 then
     return score > now + longest_claim + by and claimed_until or nil

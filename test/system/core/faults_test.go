@@ -2,6 +2,7 @@ package core_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -171,50 +172,131 @@ func TestSeveralTimerds(t *testing.T) {
 	}
 }
 
-// Of three timerds two hear the events. If both are killed, the third fires what is due, and then hears, which counts as a gap.
-func TestTwoOfThreeHear(t *testing.T) {
-	t.Parallel()
-	s := system.New(t)
-	s.Env["TIMERD_SWEEP_INTERVAL"] = "200ms"
-	all := []*system.Daemon{s.Start(), s.Start(), s.Start()}
-	c := s.Collect()
-	hearing := func(p *system.Daemon) bool {
-		ids := s.Do("ZRANGE", keys.Single.Hearing(), 0, -1).([]any)
-		return slices.ContainsFunc(ids, func(id any) bool { return strings.Contains(id.(string), fmt.Sprintf("-%d-", p.Cmd.Process.Pid)) })
-	}
-	split := func() (hear, others []*system.Daemon) {
+// listening returns the timerds that hear a single Redis, and the others, once all are alive and so many hear.
+func listening(s *system.System, all []*system.Daemon, enough int) (hear, others []*system.Daemon) {
+	s.T.Helper()
+	testenv.Eventually(s.T, system.Patience, func() error {
+		// One that has just started has not said yet that it hears, and is not alive either.
+		alive := s.Do("ZCARD", keys.Single.Members()).(int64)
+		hear, others = nil, nil
 		for _, p := range all {
-			if hearing(p) {
+			if hears(s, p) {
 				hear = append(hear, p)
 			} else {
 				others = append(others, p)
 			}
 		}
-		return hear, others
-	}
-	var hear, others []*system.Daemon
-	testenv.Eventually(t, system.Patience, func() error {
-		// One that has just started has not said yet that it hears, and is not alive either.
-		alive := s.Do("ZCARD", keys.Single.Members()).(int64)
-		if hear, others = split(); alive != 3 || len(hear) != 2 {
-			return fmt.Errorf("%d of %d hear, want 2 of 3", len(hear), alive)
+		subscribed := s.RDB.PubSubNumSub(s.T.Context(), keys.WakeChannel).Val()[keys.WakeChannel]
+		if alive != int64(len(all)) || len(hear) != enough || subscribed != int64(enough) {
+			return fmt.Errorf("%d of %d hear, and %d are subscribed, want %d of %d", len(hear), alive, subscribed, enough, len(all))
 		}
 		return nil
-	}, "two of them to hear")
-	s.Do("SET", "a:b:c:plain", "p", "PX", 8000)
-	s.Adopted("a:b:c:plain")
-	s.Do("FCALL", "timer_set", 1, "a:b:c:set", "s", "PX", 2000)
-	for _, p := range hear {
-		p.Kill()
+	}, "some of them to hear")
+	return hear, others
+}
+
+// hears reports whether a timerd has lately shown that it hears a single Redis.
+func hears(s *system.System, p *system.Daemon) bool {
+	ids := s.Do("ZRANGE", keys.Single.Hearing(), 0, -1).([]any)
+	return slices.ContainsFunc(ids, func(id any) bool { return strings.Contains(id.(string), fmt.Sprintf("-%d-", p.Cmd.Process.Pid)) })
+}
+
+// Of three timerds two hear the events. If both are killed, or one is frozen while the host of the other vanishes without a word, the
+// third fires what is due, and then hears, which counts as a gap.
+func TestTwoOfThreeHear(t *testing.T) {
+	t.Parallel()
+	for name, lose := range map[string]func(hear []*system.Daemon, hosts map[*system.Daemon]*testenv.Proxy){
+		"killed": func(hear []*system.Daemon, _ map[*system.Daemon]*testenv.Proxy) {
+			hear[0].Kill()
+			hear[1].Kill()
+		},
+		"frozen, vanished": func(hear []*system.Daemon, hosts map[*system.Daemon]*testenv.Proxy) {
+			hear[0].Signal(syscall.SIGSTOP)
+			hosts[hear[1]].Blackhole()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := system.New(t)
+			s.Env["TIMERD_SWEEP_INTERVAL"] = "200ms"
+			hosts := map[*system.Daemon]*testenv.Proxy{}
+			for range 3 {
+				proxy := testenv.NewProxy(t, s.Redis.Addr())
+				hosts[s.Start("TIMERD_REDIS_URL=redis://"+proxy.Addr())] = proxy
+			}
+			c := s.Collect()
+			hear, others := listening(s, slices.Collect(maps.Keys(hosts)), 2)
+			s.Do("SET", "a:b:c:plain", "p", "PX", 4000)
+			s.Adopted("a:b:c:plain")
+			s.Do("FCALL", "timer_set", 1, "a:b:c:set", "s", "PX", 2000)
+			lose(hear, hosts)
+			lost := time.Now()
+			third := others[0]
+			testenv.Eventually(t, system.Patience, func() bool { return hears(s, third) }, "the third one to hear")
+			t.Logf("the third hears after %v", time.Since(lost))
+			s.Expect(c, "a:b:c:plain=p", "a:b:c:set=s")
+			third.Measures(true, `timerd_gaps_total\{reason="subscribed"\} [1-9].*`)
+			s.Do("SET", "a:b:c:later", "q", "PX", 2000)
+			s.Expect(c, "a:b:c:plain=p", "a:b:c:set=s", "a:b:c:later=q")
+			s.Settled()
+			third.Stop()
+		})
 	}
-	s.Expect(c, "a:b:c:plain=p", "a:b:c:set=s")
-	third := others[0]
-	testenv.Eventually(t, system.Patience, func() bool { return hearing(third) }, "the third one to hear")
-	third.Measures(true, `timerd_gaps_total\{reason="subscribed"\} [1-9].*`)
-	s.Do("SET", "a:b:c:later", "q", "PX", 6000)
-	s.Expect(c, "a:b:c:plain=p", "a:b:c:set=s", "a:b:c:later=q")
+}
+
+// In a rolling change that adds a namespace, the timerds that listen to fewer make nobody stand by.
+func TestRollingChangeOfNamespaces(t *testing.T) {
+	t.Parallel()
+	s := system.New(t)
+	s.Env["TIMERD_SWEEP_INTERVAL"] = "200ms"
+	all := []*system.Daemon{s.Start("TIMERD_NAMESPACES=shop"), s.Start("TIMERD_NAMESPACES=shop"), s.Start("TIMERD_NAMESPACES=pay,shop")}
+	c := s.Collect()
+	listening(s, all, 3)
+	s.After(s.Now() + 3000) // four sweeps and more, after which one would stand by
+	s.Do("SET", "pay:b:c:1", "p", "PX", 2000)
+	s.Do("SET", "shop:b:c:1", "p", "PX", 2000)
+	s.Expect(c, "pay:b:c:1=p", "shop:b:c:1=p")
+	listening(s, all, 3)
+	for _, p := range all {
+		p.Stop()
+	}
+}
+
+// Timerds without NATS come behind the healthy one, which then waits for nobody.
+func TestRankOfTimerdsWithoutNATS(t *testing.T) {
+	t.Parallel()
+	s := system.New(t)
+	s.Env["TIMERD_SWEEP_INTERVAL"] = "200ms"
+	proxy := testenv.NewProxy(t, s.NATS.Addr())
+	viaProxy := "TIMERD_NATS_URL=nats://" + proxy.Addr()
+	all := []*system.Daemon{s.Start(viaProxy), s.Start(viaProxy), s.Start()}
+	healthy := all[2]
+	c := s.Collect()
+	listening(s, all, 2)
+	proxy.Blackhole()
+	testenv.Eventually(t, system.Patience, func() bool { return s.Do("ZCARD", keys.Single.Unable()) == int64(2) }, "two of them to say that they cannot publish")
+	testenv.Eventually(t, system.Patience, func() bool { return hears(s, healthy) }, "the third to hear")
+	var want []string
+	soonest := time.Hour
+	for round := range 5 { // the machine may stand still in one of them
+		key := fmt.Sprintf("a:b:c:%d", round)
+		s.Do("FCALL", "timer_set", 1, key, "p", "PX", 300)
+		want = append(want, key+"=p")
+		for _, e := range s.Expect(c, want...) {
+			if e.Key.String() == key {
+				soonest = min(soonest, e.Time.Sub(e.Due))
+			}
+		}
+	}
+	if soonest > time.Second {
+		t.Errorf("the soonest of five was %v late", soonest)
+	}
+	proxy.Heal()
+	testenv.Eventually(t, system.Patience, func() bool { return s.Do("ZCARD", keys.Single.Unable()) == int64(0) }, "all to publish again")
 	s.Settled()
-	third.Stop()
+	for _, p := range all {
+		p.Stop()
+	}
 }
 
 // Timers that ran out while no timerd was there fire at its next start.

@@ -12,6 +12,7 @@ import (
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/internal/testenv/lab"
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/test/system"
 )
 
@@ -187,5 +188,53 @@ func TestRepetitionsGoOnAfterAClockWasAhead(t *testing.T) {
 	p.Stop()
 	if twice := c.DuplicateIDs(); len(twice) > 0 {
 		t.Errorf("stored twice: %q", twice)
+	}
+}
+
+// Redis's clock is an hour ahead, as after a bad start, until two timerds with claims in hand are killed. Once it is back, nothing that
+// they left behind counts for longer than it can: two others hear plain timers, and the claims are over after a lease.
+func TestTimerdsKilledWhileAClockWasAheadCluster(t *testing.T) {
+	t.Parallel()
+	clock, err := lab.NewClock(t.Context(), t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := system.New(t, devserver.Environment(clock.Environment()...))
+	s.Env["TIMERD_SWEEP_INTERVAL"] = "500ms"
+	proxy := testenv.NewProxy(t, s.NATS.Addr())
+	ahead(s, clock, time.Hour)
+	viaProxy := "TIMERD_NATS_URL=nats://" + proxy.Addr()
+	doomed := []*system.Daemon{s.Start(viaProxy), s.Start(viaProxy)}
+	c := s.Collect()
+	proxy.Blackhole()
+	want := setCrowd(s, "claimed", 20, 20)
+	testenv.Eventually(t, system.Patience, func() bool { return s.Do("ZCARD", keys.Single.Firing()) == int64(len(want)) }, "claims")
+	for _, p := range doomed {
+		p.Kill()
+	}
+	ahead(s, clock, 0)
+	others := []*system.Daemon{s.Start(), s.Start()}
+	// Both would stand by after four answers that say that two others hear.
+	s.After(s.Now() + 5_000)
+	for i := range 20 {
+		key := fmt.Sprintf("plain:b:c:%d", i)
+		s.Do("SET", key, "p", "PX", 3000)
+		want = append(want, key+"=p")
+	}
+	var all []event.Event // some of timers that are not due yet by the clock that is right
+	for _, m := range c.Wait(len(want), system.Patience) {
+		e, err := event.Parse(m.Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, e)
+	}
+	slices.Sort(want)
+	if got := system.Payloads(all); !slices.Equal(got, want) {
+		t.Errorf("fired %q, want %q", got, want)
+	}
+	s.Settled()
+	for _, p := range others {
+		p.Stop()
 	}
 }
