@@ -66,6 +66,7 @@ func kinds() []kind {
 		{name: "timerd paused", part: timerdPart, effect: history.Deafens, one: true, min: Lease + 500*ms, max: 2*Lease + 1000*ms, inject: pauseTimerd},
 		{name: "timerd restarted", part: timerdPart, effect: history.Deafens, one: true, restarts: true, min: 1 * ms, max: 1500 * ms, inject: stopTimerd},
 		{name: "timerds killed", part: timerdPart, effect: history.Deafens, restarts: true, min: 100 * ms, max: 3000 * ms, inject: killTimerds, shapes: []servers.Shape{servers.Several, servers.Sentinel, servers.Cluster}},
+		{name: "clock put right", part: timerdPart | redisPart, effect: history.Deafens, restarts: true, min: 100 * ms, max: 3000 * ms, inject: putClockRight},
 		{name: ClockStepped, part: timerdPart, effect: history.Delays, one: true, min: 1000 * ms, max: 6000 * ms, inject: stepClock},
 
 		{name: "redis killed", part: redisPart, effect: history.Deafens, min: 1 * ms, max: 3000 * ms, inject: killRedis, shapes: proxied},

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/timerd-io/timerd/torture/internal/servers"
 )
 
@@ -50,4 +52,12 @@ func redisAhead(ctx context.Context, s target, f Fault) (func() error, error) {
 	heal, err := killTimerds(ctx, s, f)
 	by := time.Duration(3+f.Pick%6) * time.Second
 	return heal, errors.Join(err, r.RestartAhead(ctx, by))
+}
+
+// putClockRight kills all timerds and makes the claims, pauses and heartbeats that they leave behind those of clocks of Redis that were 1,
+// 2, 4 … 32 minutes ahead, and have just been put right. The clocks themselves are not touched: timers keep their due times.
+func putClockRight(ctx context.Context, s target, f Fault) (func() error, error) {
+	heal, err := killTimerds(ctx, s, f)
+	by := time.Minute << (f.Pick % 6)
+	return heal, errors.Join(err, onMasters(ctx, s, func(c *redis.Client) error { return servers.PutAhead(ctx, c, by) }))
 }
