@@ -11,7 +11,7 @@ import (
 )
 
 // readmeLimit is what somebody reads who decides whether to read on.
-const readmeLimit = 8_000 // bytes
+const readmeLimit = 8_800 // bytes
 
 // architectureLimit is what somebody reads before a first change. The rest is in docs/inside.
 const architectureLimit = 12_000 // bytes

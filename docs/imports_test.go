@@ -34,7 +34,7 @@ func layers() [][]string {
 		{"internal/query", "internal/rights", "internal/streams"},
 		// The parts, which meet in the service only, and what Go programs import.
 		{"listener", "reconciler", "notify", "internal/history", "internal/retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
-		{"internal/deliver", "internal/admin", "internal/config", "internal/status"},
+		{"internal/consume", "internal/deliver", "internal/admin", "internal/config", "internal/status"},
 		{"test/system", "client/admin", "internal/connect"},
 		{"internal/console", "internal/doctor", "internal/testenv/timerdtest"},
 		{"internal/service"},

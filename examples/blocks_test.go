@@ -267,7 +267,7 @@ func TestBlocksHaveALanguage(t *testing.T) {
 			if !fence {
 				continue
 			}
-			if inside = !inside; inside && !slices.Contains([]string{"sh", "console", "go", "js", "json", "yaml", "text"}, language) {
+			if inside = !inside; inside && !slices.Contains([]string{"sh", "console", "go", "js", "python", "json", "yaml", "text"}, language) {
 				t.Errorf("%s:%d: a block of %q: say sh or console for commands, text for what is none", page.path, i+1, language)
 			}
 		}

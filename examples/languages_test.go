@@ -215,3 +215,34 @@ timer_cancel: cancelled
 timer_get: due,<time>,attempt,1,payload,never,state,pending
 timer_set: due at <time>`)
 }
+
+// A handler in Python is the command of timerd consume: an event that succeeds, one that succeeds at its second attempt, and a dead
+// letter. One in a shell answers without ids.
+func TestConsumeWithAnyLanguage(t *testing.T) {
+	program := python(t)
+	s := exampleenv.Servers(t, "*=100ms")
+	timerd := exampleenv.Timerd(t)
+	for id, payload := range map[string]string{"1": `{"total":5}`, "2": `{"total":5,"flaky":true}`, "3": `{"total":-5}`} {
+		if err := s.Redis.FCall(t.Context(), "timer_set", []string{"shop:order:timeout:" + id}, payload, "PX", 100).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	consume := func(dir string, args ...string) *exec.Cmd {
+		cmd := command(t, dir, timerd, append([]string{"consume", "shop:order:timeout"}, args...)...)
+		cmd.Env = append(os.Environ(), "TIMERD_NATS_URL="+s.NATSURL)
+		return cmd
+	}
+	prints(t, consume("python", "--", program, "cancel_order.py"), `^order 2 is cancelled, attempt 2$`)
+	prints(t, consume("shell", "--durable", "shell", "--", "sh", "consume.sh"), `^order 3 is cancelled$`)
+	err := devserver.Until(t.Context(), patience, func() error {
+		letters := command(t, ".", timerd, "dead", "ls")
+		letters.Env = append(os.Environ(), "TIMERD_NATS_URL="+s.NATSURL)
+		if text := strings.Join(output(t, letters), "\n"); !strings.Contains(text, "shop:order:timeout:3") || !strings.Contains(text, "a negative total") {
+			return fmt.Errorf("dead letters:\n%s\nwant that of order 3", text)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}

@@ -86,4 +86,17 @@ func TestReadme(t *testing.T) {
 		}
 		prints(t, command(t, dir, "node", "readme.js"), `^order 43: 99, attempt 1$`)
 	})
+
+	t.Run("Python", func(t *testing.T) {
+		dir := t.TempDir()
+		if err := os.WriteFile(filepath.Join(dir, "cancel_order.py"), []byte(block(t, "python", s)), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Redis.FCall(t.Context(), "timer_set", []string{"shop:order:timeout:44"}, `{"total":99}`, "PX", 100).Err(); err != nil {
+			t.Fatal(err)
+		}
+		cmd := command(t, dir, exampleenv.Timerd(t), "consume", "shop:order", "--durable", "py", "--", "python3", "cancel_order.py")
+		cmd.Env = append(os.Environ(), "TIMERD_NATS_URL="+s.NATSURL)
+		prints(t, cmd, `^order 44 99$`)
+	})
 }

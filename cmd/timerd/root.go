@@ -40,7 +40,7 @@ terminal. It is configured by the environment: timerd help config names every va
 		{"Timers", []*cobra.Command{newSet(), newGet(), newLs(), newCancel(), newFire(), newMove(), newRepeat()}},
 		{"Operate", []*cobra.Command{newStatus(), newDoctor(), newHealth(), newHold(), newResume(), newHolds(), newDead()}},
 		{"Look ahead and back", []*cobra.Command{newForecast(), newWatch()}},
-		{"Webhooks", []*cobra.Command{newDeliver(), newDeliveries()}},
+		{"Hand events on", []*cobra.Command{newConsume(), newDeliver(), newDeliveries()}},
 	} {
 		root.AddGroup(&cobra.Group{ID: group.title, Title: group.title + ":"})
 		for _, command := range group.commands {

@@ -1,0 +1,113 @@
+package consume_test
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/testenv"
+)
+
+// modeVariable makes the test binary a command for timerd consume. Its value says how the command behaves.
+const modeVariable = "TIMERD_TEST_COMMAND"
+
+func TestMain(m *testing.M) {
+	if mode := os.Getenv(modeVariable); mode != "" {
+		behave(mode)
+		return
+	}
+	testenv.Main(m)
+}
+
+// behave reads events and answers as a mode says. Most modes behave badly with the timer "bad" alone.
+func behave(mode string) {
+	if strings.HasPrefix(mode, "stubborn") {
+		signal.Ignore(syscall.SIGTERM)
+	}
+	if mode == "unread" {
+		select {}
+	}
+	out := func(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+	events := bufio.NewReader(os.Stdin)
+	for {
+		line, err := events.ReadString('\n')
+		if err != nil {
+			if strings.HasPrefix(mode, "stubborn") {
+				select {}
+			}
+			return
+		}
+		var e struct {
+			ID      string          `json:"id"`
+			TimerID string          `json:"timerid"`
+			Data    json.RawMessage `json:"data"`
+		}
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			panic(err)
+		}
+		if e.TimerID == "bad" && misbehave(mode, e.ID, out) {
+			continue
+		}
+		var payload struct {
+			Answer json.RawMessage `json:"answer"`
+		}
+		if json.Unmarshal(e.Data, &payload) == nil && payload.Answer != nil { // the payload says how to answer
+			out("%s", strings.ReplaceAll(string(payload.Answer), "ID", e.ID))
+			continue
+		}
+		out(`{"id":%q,"result":"done"}`, e.ID)
+	}
+}
+
+// misbehave does what a mode does with the bad event, and reports whether that was all.
+func misbehave(mode, id string, out func(string, ...any)) bool {
+	switch mode {
+	case "exit":
+		os.Exit(3)
+	case "silent", "stubborn-silent":
+		return true
+	case "chatty":
+		for range 1000 {
+			out("still working on %s", id)
+		}
+	case "unknown":
+		out(`{"id":"nobody@1.1","result":"done"}`)
+	case "twice":
+		out(`{"id":%q,"result":"done"}`, id)
+	case "huge":
+		out("%s", strings.Repeat("x", 10<<20))
+	case "half":
+		fmt.Printf(`{"id":%q,"result":"do`, id)
+		os.Exit(0)
+	case "last-words":
+		out(`{"id":%q,"result":"done"}`, id)
+		os.Exit(0)
+	case "closes-output":
+		_ = os.Stdout.Close()
+		return true
+	case "forks":
+		left := exec.Command("sleep", "600")
+		left.Stdout = os.Stdout
+		if err := left.Start(); err != nil {
+			panic(err)
+		}
+		os.Exit(4)
+	case "escapes":
+		left := exec.Command("sleep", "5")
+		left.Stdout, left.SysProcAttr = os.Stdout, &syscall.SysProcAttr{Setsid: true}
+		if err := left.Start(); err != nil {
+			panic(err)
+		}
+		os.Exit(4)
+	case "slow":
+		<-time.After(1500 * time.Millisecond) // longer than the consumer's AckWait
+	}
+	return false
+}

@@ -1,0 +1,175 @@
+// Package consume hands timerd's events to a child process, in any language: a line of JSON each on its standard
+// input, and a line of JSON each as the answer on its standard output. All else is package client's: durable consumers,
+// retries, dead letters, deadlines, reconnects.
+package consume
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/backoff"
+)
+
+const (
+	firstPause   = 100 * time.Millisecond
+	longestPause = 30 * time.Second
+	// defaultKillAfter leaves a handler time to finish, and is what service managers allow.
+	defaultKillAfter = 10 * time.Second
+	// endsInARow is after how many ends of the command with an event in hand that event becomes a retry request.
+	endsInARow = 3
+	// mostEnds bounds the events whose ends are remembered. Others may have answered some of them.
+	mostEnds = 10_000
+)
+
+// Worker runs a command, and hands it the events of a namespace. Set the fields before Run.
+type Worker struct {
+	// Command is the program, by path or by name in PATH, and its arguments.
+	Command []string
+	// Timeout is how long the command may have an event without an answer. Then it is ended. 0: for ever.
+	Timeout time.Duration
+	// KillAfter is how long the command may ignore SIGTERM before SIGKILL. Default: 10 s.
+	KillAfter time.Duration
+	Logger    *slog.Logger
+
+	mu   sync.Mutex
+	ends map[string]int // by event id: how often in a row the command has ended with the event in hand
+}
+
+// Run consumes the events of a namespace with the command until ctx ends. Then it takes no more events, lets the command
+// answer those in its hand for c's StopTimeout, and ends it: end of input and SIGTERM, SIGKILL after KillAfter.
+//
+// When the command ends by itself, its events are given back and it is started again, after a pause that grows. An
+// event that it had in hand at three ends in a row becomes a retry request. Without a running command no events are
+// fetched, so other processes get them.
+//
+// Run returns an error if the command cannot be started at first, or if c cannot consume.
+func (w *Worker) Run(ctx context.Context, c *client.Consumer, namespace string) error {
+	w.ends = map[string]int{}
+	failing := backoff.Backoff{Policy: backoff.Policy{First: firstPause, Longest: longestPause}, Logger: w.Logger}
+	for first := true; ; first = false {
+		command, err := start(w.Command, cmp.Or(w.KillAfter, defaultKillAfter), w.Logger)
+		switch {
+		case err != nil && first:
+			return fmt.Errorf("start the command: %w", err)
+		case err == nil:
+			var answered bool
+			answered, err = w.session(ctx, command, c, namespace)
+			if _, ended := errors.AsType[*endError](err); !ended {
+				return err
+			}
+			if answered {
+				failing.Succeed()
+			}
+		}
+		if !backoff.Sleep(ctx, failing.Fail("the command has ended, starting it again", err)) {
+			return nil
+		}
+	}
+}
+
+// endError says that a command has ended by itself.
+type endError struct{ reason error }
+
+func (e *endError) Error() string { return e.reason.Error() }
+func (e *endError) Unwrap() error { return e.reason }
+
+// session consumes with one run of the command. It returns an *endError if the command ended by itself, and nil if ctx
+// did. answered says that the command has answered an event.
+func (w *Worker) session(ctx context.Context, command *child, c *client.Consumer, namespace string) (answered bool, err error) {
+	consuming, end := context.WithCancel(ctx)
+	defer end()
+	go func() {
+		select {
+		case <-command.ended:
+			end()
+		case <-consuming.Done():
+		}
+	}()
+	var some atomic.Bool
+	err = c.Consume(consuming, namespace, func(ctx context.Context, e client.Event) error {
+		result, ok := w.handle(ctx, command, e)
+		if ok {
+			some.Store(true)
+		}
+		return result
+	})
+	command.stop(errStopping)
+	<-command.ended
+	if err == nil && !errors.Is(command.err, errStopping) {
+		err = &endError{command.err}
+	}
+	return some.Load(), err
+}
+
+// errStopping is the reason for the end of a command that was asked to end because timerd stops.
+var errStopping = errors.New("timerd stops")
+
+// handle hands one event to the command and returns its answer as a handler's result. answered is false if there is
+// none.
+func (w *Worker) handle(ctx context.Context, command *child, e client.Event) (result error, answered bool) {
+	if w.Timeout > 0 {
+		late := fmt.Errorf("the command has not answered an event for %v", w.Timeout)
+		defer time.AfterFunc(w.Timeout, func() { command.stop(late) }).Stop()
+	}
+	defer context.AfterFunc(ctx, func() { command.stop(errStopping) })()
+	held := command.hand(e.ID, line(e))
+	select {
+	case <-held.answered:
+	case <-command.ended:
+	case <-ctx.Done():
+		return client.GiveBack(ctx.Err()), false
+	}
+	select {
+	case <-held.answered:
+		w.forget(e.ID)
+		return held.answer.verdict(), true
+	default:
+	}
+	if errors.Is(command.err, errStopping) {
+		return client.GiveBack(command.err), false
+	}
+	if n := w.ended(e.ID); n >= endsInARow {
+		w.forget(e.ID)
+		return fmt.Errorf("the command ended %d times in a row with this event in hand: %w", n, command.err), false
+	}
+	return client.GiveBack(command.err), false
+}
+
+// ended counts an end of the command with an event in hand, and returns how many there were in a row.
+func (w *Worker) ended(id string) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.ends) >= mostEnds {
+		clear(w.ends)
+	}
+	w.ends[id]++
+	return w.ends[id]
+}
+
+// forget ends the row of an event.
+func (w *Worker) forget(id string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.ends, id)
+}
+
+// line returns an event as one line of JSON. A payload may have line breaks between its own tokens.
+func line(e client.Event) []byte {
+	text := e.AppendJSON(nil)
+	if bytes.ContainsAny(text, "\r\n") {
+		var compact bytes.Buffer
+		if json.Compact(&compact, text) == nil { // what AppendJSON writes is valid
+			text = compact.Bytes()
+		}
+	}
+	return append(text, '\n')
+}
