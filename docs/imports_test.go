@@ -24,7 +24,7 @@ func layers() [][]string {
 	return [][]string{
 		// Names, and tools that know nothing of timers.
 		{
-			"keys", "deploy", "internal/backoff", "internal/diag", "internal/embedded", "internal/lanes", "internal/textfile", "internal/yamlfile",
+			"keys", "deploy", "docs/schemas", "internal/backoff", "internal/diag", "internal/embedded", "internal/lanes", "internal/textfile", "internal/yamlfile",
 			"torture/internal/clockstep", "torture/internal/history", "test/report",
 		},
 		{"internal/cron", "internal/policy", "internal/devserver"},

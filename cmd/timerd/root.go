@@ -48,6 +48,6 @@ terminal. It is configured by the environment: timerd help config names every va
 			root.AddCommand(command)
 		}
 	}
-	root.AddCommand(newVersion(), newCompletion(), newConfigTopic())
+	root.AddCommand(newSchema(), newVersion(), newCompletion(), newConfigTopic())
 	return root
 }

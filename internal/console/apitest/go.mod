@@ -7,6 +7,7 @@ replace github.com/timerd-io/timerd => ../../..
 require (
 	github.com/pb33f/libopenapi v0.42.3
 	github.com/pb33f/libopenapi-validator v0.16.2
+	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3
 	github.com/timerd-io/timerd v0.0.0-00010101000000-000000000000
 )
 
