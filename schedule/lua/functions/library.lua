@@ -1,2 +1,2 @@
 #!lua name=timerd
--- include: timers repeat
+-- include: timers cancel get repeat

@@ -25,11 +25,13 @@ end
 -- plan_ref returns the ref of a repetition that is to be planned, with its serial.
 local function plan_ref(key, serial) return int(math.floor(serial / 1000)) .. ':0:' .. key end
 
--- end_repetition ends the repetition of a key, if it has one: what is under way of it arms
--- nothing any more, and what is to be planned goes. It returns its serial, or nil.
-local function end_repetition(key)
-  local serial = tonumber(redis.call('ZSCORE', prefix .. 'repeat', key) or nil)
-  if not serial then return nil end
+-- serial_of returns the serial of a key's repetition, or nil.
+local function serial_of(key) return tonumber(redis.call('ZSCORE', prefix .. 'repeat', key) or nil) end
+
+-- end_repetition ends the repetition of a key, if serial is not nil: what is under way of it arms
+-- nothing any more, and what is to be planned goes.
+local function end_repetition(key, serial)
+  if not serial then return end
   redis.call('ZREM', prefix .. 'repeat', key)
   if serial < 0 then
     local ref = plan_ref(key, -serial)
@@ -37,13 +39,12 @@ local function end_repetition(key)
     redis.call('ZREM', prefix .. 'refused', ref)
     redis.call('HDEL', firingdata_key, ref)
   end
-  return serial
 end
 
 -- cancel_pending takes a key's own timer out of the schedule, and ends its repetition.
 local function cancel_pending(key)
   forget(key)
-  end_repetition(key)
+  end_repetition(key, serial_of(key))
 end
 
 -- note_size is called by whoever puts a record into the index, before.

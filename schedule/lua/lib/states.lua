@@ -47,16 +47,16 @@ local function end_with(refs, key)
   local i, read = #refs, 0
   while i > 0 and read <= BUDGET do
     local record = redis.call('HGET', firingdata_key, refs[i]) or 'm:'
-    if is_occurrence_of(record, serial) then return end_repetition(key) end
+    if is_occurrence_of(record, serial) then return end_repetition(key, tonumber(serial)) end
     i, read = i - 1, read + #record
   end
 end
 
--- cancel_owed cancels a key's held and owed firings that were due within some time. It
--- returns how many, whether there are more, and whether others were given back though perhaps
+-- cancel_owed cancels those of a key's given_refs that are held or owed and were due within some
+-- time. It returns how many, whether there are more, and whether others were given back though perhaps
 -- published: these stay.
-local function cancel_owed(key, earliest, latest)
-  local refs, owed, done, more, given = given_refs(key), {}, {}, false, false
+local function cancel_owed(key, refs, earliest, latest)
+  local owed, done, more, given = {}, {}, false, false
   for i = 1, #refs do
     local state, claimed = state_of(refs[i])
     local stays = state == 'firing' and not claimed

@@ -35,7 +35,7 @@ else
 end
 redis.call('ZADD', retried_key, now, ARGV[1])
 if member then
-  announce_app(key)
+  announce_app(unknown_app(app_of(key)))
   announce_first(member, due)
 else
   announce(0)

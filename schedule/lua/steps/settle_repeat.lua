@@ -112,7 +112,7 @@ local function go_on(ref, record, due, occurrence, skipped)
     plan_again(key, serial, next_record(record, serial, nominal, occurrence, 0))
   elseif due > 0 and arm(key, due, next_record(record, serial, due, occurrence, skipped)) then
     redis.call('ZADD', repeat_key, int(serial), key)
-    announce_app(key)
+    announce_app(unknown_app(app_of(key)))
   else
     redis.call('ZREM', repeat_key, key)
   end
