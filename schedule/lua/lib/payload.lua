@@ -3,10 +3,30 @@
 -- the index. The mark's other digits depend on the key, so that RENAME and COPY do not
 -- pass one timer's mark off as another's. The whole is an integer of 64 bits, which Redis
 -- keeps in 16 bytes; as text it would take 32 to 64. INCR and DECR leave what it begins with.
-local MARK, MARK_BYTES, MINUS = '-80116109100', 20, 45
+local MARK, MARK_BYTES = '-80116109100', 20
 
 -- mark returns the value of the trigger key of a timer that timerd wrote.
 local function mark(key) return MARK .. (10000000 + tonumber(string.sub(redis.sha1hex(key), 1, 6), 16)) end
+
+-- SETRANGE, SETBIT and BITFIELD may leave the rest of a mark. A value that has kept KEPT bytes of its key's mark, counted
+-- from the mark's beginning and its end, is one. So is any that begins like a mark: that is another key's, or was counted up.
+local KEPT = 10
+
+-- may_have_mark tells whether a value may have kept enough of a mark. It is quick, because nearly all have not.
+local function may_have_mark(value)
+  if #value < MARK_BYTES then return false end
+  local from = MARK_BYTES - KEPT + 1
+  return string.byte(value) == string.byte(MARK) or string.sub(value, from, #MARK) == string.sub(MARK, from)
+end
+
+-- has_rest_of tells whether the first bytes of a value are the rest of a mark.
+local function has_rest_of(own, value)
+  if string.sub(value, 1, #MARK) == MARK then return true end
+  local first, last = 0, 0
+  while string.byte(value, first + 1) == string.byte(own, first + 1) do first = first + 1 end
+  while string.byte(value, MARK_BYTES - last) == string.byte(own, MARK_BYTES - last) do last = last + 1 end
+  return first + last >= KEPT
+end
 
 -- A hash of more fields is too large, whatever is in them.
 local MAX_FIELDS = 1000
@@ -99,10 +119,14 @@ local function record_of(key, max)
     return value and ':' .. value or 'l:'
   end
   spent = spent + #value
-  if string.byte(value) == MINUS and #value >= MARK_BYTES and string.sub(value, 1, #MARK) == MARK then
-    if string.sub(value, 1, MARK_BYTES) ~= mark(key) then return 'm:' end
-    if #value == MARK_BYTES then return nil end
-    value = string.sub(value, MARK_BYTES + 1)
+  if may_have_mark(value) then
+    local own = mark(key)
+    if value == own then return nil end
+    if string.sub(value, 1, MARK_BYTES) == own then
+      value = string.sub(value, MARK_BYTES + 1)
+    elseif has_rest_of(own, value) then
+      return 'm:'
+    end
   end
   if #value > max then return 'l:' end
   return ':' .. value
