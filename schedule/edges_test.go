@@ -2,6 +2,7 @@ package schedule_test
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -331,5 +332,44 @@ func TestCorruptRecord(t *testing.T) {
 	x.observe(gone(k), evicted(k), expired(k), touched(k+"2"))
 	if due := x.do("ZSCORE", keys.Single.Due(), k+"2"); due == nil {
 		t.Error("the timer beside the corrupt record was not adopted")
+	}
+}
+
+// A key that runs out after the year 9999 counts as due at its end, wherever a time is shown, and can be moved.
+func TestKeysThatRunOutAfterTheYear9999(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	const latest = 253402300799999
+	for i, command := range [][]any{
+		{"SET", k, "p", "PXAT", int64(latest) + 1},
+		{"SET", k, "p", "PXAT", int64(1) << 53},
+		{"SET", k, "p", "PXAT", int64(math.MaxInt64)},
+		{"PEXPIREAT", k, int64(math.MaxInt64)},
+	} {
+		if i == 3 {
+			x.do("FCALL", "timer_set", 1, k, "p", "PX", 60000)
+		}
+		x.do(command...)
+		x.do("SET", "app1:b:c:not taken in", "p", "PXAT", int64(math.MaxInt64))
+		for _, key := range []string{k, "app1:b:c:not taken in"} {
+			if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, key)); !strings.HasPrefix(got, fmt.Sprint("[due ", int64(latest), " ")) {
+				t.Errorf("%v: timer_get: %s", command, got)
+			}
+			if got := x.inspect(key).Timers; len(got) != 1 || got[0].Due.Year() != 9999 {
+				t.Errorf("%v: inspect: %+v", command, got)
+			}
+		}
+		for range 2 {
+			if seen := x.observe(touched(k)); seen.Adopted+seen.Rescheduled > 1 {
+				t.Errorf("%v: %+v", command, seen)
+			}
+		}
+		which := x.found(k, false)
+		if which.Due.UnixMilli() != latest {
+			t.Errorf("%v: due %v", command, which.Due)
+		}
+		x.moves(which, now, schedule.MoveDone)
+		x.settle(x.claims(k + " deadline p")[0])
+		x.isEmpty()
 	}
 }

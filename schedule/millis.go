@@ -17,6 +17,10 @@ const (
 	NoEvents        = Never         // in place of the time since when events are heard, if none are
 )
 
+// Latest is the last millisecond of the year 9999. A key that runs out later counts as due then, because JSON and Go know no
+// way to write a later time.
+const Latest Millis = 253402300799999
+
 // MillisOf returns the millisecond that t is in.
 func MillisOf(t time.Time) Millis { return Millis(t.UnixMilli()) }
 

@@ -85,6 +85,7 @@ func (p parts) load(files fs.FS, path string) string {
 //
 //	names    PREFIX, SUFFIX: what stands before and after the hash tag in a partition's prefix
 //	         SINGLE: the hash tag of a Redis that is not a cluster
+//	latest   LATEST: the latest due time, in unix ms
 //	wake     WAKE: the channel of the wake messages
 //	         WAKE_WITHIN: how far off a timer may be to be announced, in ms
 //	limits   MAX_PAYLOAD: the payload limit in bytes
@@ -99,6 +100,7 @@ func constants(maxPayload int, wakeWithin int64) map[string]string {
 	bits := strings.Trim(strings.ReplaceAll(fmt.Sprint(keys.TagBits()), " ", ","), "[]")
 	return map[string]string{
 		"names":  fmt.Sprintf("local PREFIX, SUFFIX, SINGLE = '%s', '%s', '%s'\n", prefix, suffix, keys.Single),
+		"latest": fmt.Sprintf("local LATEST = %d\n", Latest),
 		"wake":   fmt.Sprintf("local WAKE, WAKE_WITHIN = '%s', %d\n", keys.WakeChannel, wakeWithin),
 		"limits": fmt.Sprintf("local MAX_PAYLOAD, LIMIT = %d, '%s'\n", maxPayload, fmt.Sprintf(limitText, maxPayload)),
 		"scores": fmt.Sprintf("local HELD, HELD_TEXT, FREED, PAUSED, PERHAPS = %d, '%[1]d', %g, %g, %g\n", heldScore, partFreed, partPaused, partPerhaps),

@@ -48,7 +48,7 @@
     end
     local key, refusal = open_one_key('timer_cancel', keys, {})
     if refusal then return refusal end
-    local was, at = pending(key), redis.call('PEXPIRETIME', key)
+    local was, at = pending(key), expires_at(key)
     -- The key is right about its timer where the index has not heard of a change yet. Then the
     -- record stays too: it may have the payload of what the key is now.
     local due = at >= now and at or was or 0

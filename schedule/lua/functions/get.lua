@@ -65,7 +65,7 @@
   local function timer_get(keys, args)
     local key, refusal = open_one_key('timer_get', keys, args)
     if refusal then return refusal end
-    local due, at = pending(key), redis.call('PEXPIRETIME', key)
+    local due, at = pending(key), expires_at(key)
     local state, record = 'pending', nil
     if at == -1 then
       due = nil

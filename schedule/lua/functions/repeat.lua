@@ -1,7 +1,7 @@
--- include: limits clock index rights common owed payload announce count_call partition cron timers
+-- include: limits clock latest index rights common owed payload announce count_call partition cron timers
 -- Timers that repeat, in the function library.
 ;(function() -- a chunk may have 200 local variables, and so may a function in it
-  local MIN_INTERVAL, MAX_TIMES, LAST = 100, 2147483647, 253402300799999
+  local MIN_INTERVAL, MAX_TIMES = 100, 2147483647
 
   -- duration_text writes milliseconds as Go writes a duration: 5m0s.
   local function duration_text(ms)
@@ -15,8 +15,8 @@
   -- The options of timer_repeat that are one number, with its bounds and what it counts.
   local NUMBERS = {
     EVERY = { MIN_INTERVAL, MAX_DELAY, 'milliseconds, an integer' },
-    FROM = { 0, LAST, 'unix-ms, an integer' },
-    UNTIL = { 0, LAST, 'unix-ms, an integer' },
+    FROM = { 0, LATEST, 'unix-ms, an integer' },
+    UNTIL = { 0, LATEST, 'unix-ms, an integer' },
     TIMES = { 1, MAX_TIMES, 'an integer' },
     CATCHUP = { 0, MAX_DELAY, 'milliseconds, an integer' },
   }

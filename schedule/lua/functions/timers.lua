@@ -71,7 +71,7 @@ local function find_way(key, exists)
   local scores = redis.call('ZMSCORE', due_key, key, ':?:' .. key)
   local was = tonumber(scores[1] or nil)
   if was or exists then
-    local at = redis.call('PEXPIRETIME', key)
+    local at = expires_at(key)
     local live = at == -1 or at > now
     if at == -2 and was and was > now then -- evicted, or deleted and we have not heard
       live = may_be_absent(redis.call('HGET', data_key, key) or ':')

@@ -1,8 +1,12 @@
--- include: clock index
--- expiry returns what PEXPIRETIME says of a user's key, or nil if timerd may not ask.
+-- include: clock latest index
+-- expires_at returns what PEXPIRETIME says of a user's key. One that runs out after LATEST counts as due then: readers
+-- of JSON know no later time, and a score or a Lua number would lose digits.
+local function expires_at(key) return math.min(redis.call('PEXPIRETIME', key), LATEST) end
+
+-- expiry is expires_at, but nil if timerd may not ask.
 local function expiry(key)
   local at = redis.pcall('PEXPIRETIME', key)
-  if type(at) == 'number' then return at end
+  if type(at) == 'number' then return math.min(at, LATEST) end
 end
 
 -- pending returns when a member is due, or nil.
