@@ -16,6 +16,15 @@ func (n *Node) ClaimShort(ctx context.Context, r ClaimRequest, lease time.Durati
 	return results[0], len(unusual) == 0
 }
 
+// MoveTwice is Move by a call that a client repeats, because it has lost the first reply.
+func (s *Schedule) MoveTwice(ctx context.Context, m Move) (results []MoveResult) {
+	call := Call{Partition: s.Partition(m.Key.String()), Args: m.args()}
+	for range 2 {
+		results = append(results, moveResult(ReadReply(s.Run(ctx, s.step("set_time"), []Call{call})[0], 1, 1)))
+	}
+	return results
+}
+
 // HearSince says since when every event was heard, as StartHearing does of now.
 func (n *Node) HearSince(since Millis) { n.hearSince(since) }
 

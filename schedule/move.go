@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"slices"
 	"strconv"
@@ -50,12 +51,14 @@ const moveBatch = 8
 // Move changes the due times of pending timers, each in an atomic step. A timer that has changed since it was found is
 // left alone. A timer keeps its payload, attempt, limit on lateness and repetition, and its trigger key gets a new TTL.
 // A timer moved to now becomes owed, and its trigger key is deleted, so nothing overwrites it. The timer gets an id
-// that no other firing of the key has. If it repeats, only this occurrence moves, as with EXPIRE: the next one keeps
-// its time.
+// that no other firing of the key has.
+//
+// If it repeats, only this occurrence moves, as with EXPIRE: the next one keeps its time. To now none moves: a single
+// firing, which is no occurrence, is added.
 //
 // There is always one result for each move. The error says for how many the outcome is unknown, and wraps the first
 // failure. After a lost reply Move can be called again: a timer that was already moved to a future time counts as
-// moved.
+// moved. Only a firing that it has added to a repetition is added once more.
 func (s *Schedule) Move(ctx context.Context, moves []Move) ([]MoveResult, error) {
 	results := make([]MoveResult, 0, len(moves))
 	failed := 0
@@ -99,7 +102,7 @@ func (m Move) args() []any {
 	if !m.To.IsZero() {
 		to = max(MillisOf(m.To.Add(time.Millisecond-time.Nanosecond)), AtOnce)
 	}
-	return []any{m.Key.String(), m.Due.UnixMilli(), beside, int64(to)}
+	return []any{m.Key.String(), m.Due.UnixMilli(), beside, int64(to), rand.Text()}
 }
 
 // moveResult reads the reply of the script.

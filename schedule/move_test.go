@@ -3,6 +3,7 @@ package schedule_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -165,14 +166,51 @@ func TestMoveOfAnOccurrence(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
 	first := x.repeats("p", "EVERY", 60000)
-	x.moves(x.found(k, false), now, schedule.MoveDone)
+	x.moves(x.found(k, false), first+10000, schedule.MoveDone)
+	x.nextIs(first+10000, "payload p state pending repeat every 1m0s occurrence 1")
+	x.becomesDue()
 	x.settle(x.occurs("every 1m0s 1 p"))
 	x.nextIs(first+60000, "payload p state pending repeat every 1m0s occurrence 2")
-	x.moves(x.found(k, false), first+70000, schedule.MoveDone)
-	x.nextIs(first+70000, "payload p state pending repeat every 1m0s occurrence 2")
+	if got := x.do("FCALL", "timer_cancel", 1, k); got != "cancelled" {
+		t.Error(got)
+	}
+	x.isOver()
+}
+
+// To now no occurrence moves: single firings are added, with ids of their own, and the plan stays. A value that was
+// changed counts for them too, and a limit on lateness.
+func TestFiringARepetitionLeavesItsPlan(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	first := x.repeats("p", "EVERY", 60000, "LATE", 5000)
+	found := x.found(k, false)
+	const times = 5
+	for range times {
+		x.moves(found, now, schedule.MoveDone)
+	}
+	ids := map[string]bool{}
+	x.awaitClock(x.redisNow() + 1000) // what is due in the next ms
+	for _, f := range x.claims(slices.Repeat([]string{k + " deadline p"}, times)...) {
+		ids[keys.EventID(f.Key.String(), int64(f.Due), max(f.Attempt, 1))] = true
+		if f.Occurrence != nil || f.Late.Most != 5*time.Second {
+			t.Errorf("%+v, want no occurrence, and the limit", f)
+		}
+		x.settle(f)
+	}
+	if len(ids) != times {
+		t.Errorf("ids %v, want %d", ids, times)
+	}
+	x.nextIs(first, "payload p state pending late 5000 repeat every 1m0s occurrence 1")
+	x.do("SET", k, "newer", "KEEPTTL")
+	m := schedule.Move{Which: found}
+	if results := x.MoveTwice(t.Context(), m); results[0] != results[1] || results[0].Outcome != schedule.MoveDone {
+		t.Errorf("a repeated call: %+v", results)
+	}
+	x.settle(x.claims(k + " deadline newer")[0])
+	x.observe(touched(k))
 	x.becomesDue()
-	x.settle(x.occurs("every 1m0s 2 p"))
-	x.nextIs(first+120000, "payload p state pending repeat every 1m0s occurrence 3")
+	x.settle(x.occurs("every 1m0s 1 newer"))
+	x.nextIs(first+60000, "payload newer state pending late 5000 repeat every 1m0s occurrence 2")
 	if got := x.do("FCALL", "timer_cancel", 1, k); got != "cancelled" {
 		t.Error(got)
 	}

@@ -263,10 +263,10 @@ type MoveResult struct {
 }
 
 // Fire makes the pending timers of a key fire now, retries too, as timerd fire does. The due time becomes now, so the
-// event has a new id. If the timer repeats, the next occurrence stays as planned.
+// event has a new id. If the timer repeats, its plan stays: a single firing is added, which is no occurrence.
 //
 // Fire returns errors that wrap client.ErrInvalid. After any other error the timer may or may not have been moved, and
-// calling again is safe.
+// calling again is safe, but may add another firing to a timer that repeats.
 func (o *Operator) Fire(ctx context.Context, key string) (MoveResult, error) {
 	return o.move(ctx, "fire "+key, key, time.Time{})
 }

@@ -65,6 +65,7 @@ A tombstone is one of
                it explains an expired event that is still to come
   :u:key       a timer that was cancelled since its key last fired
   :i:due:key   a firing whose id a retry or a shifted timer might get: it may not
+  :x:<call>    a call of set_time that has added a firing to a repetition
 
 A step is a script or a function. It is atomic and moves a timer as a whole: the timer
 is in due or in firing, never in both and never in neither, until it is cancelled or

@@ -2,12 +2,14 @@
 -- include: limits scores clock index common move owed score firings fire beside payload announce states rearm
 --[[ set_time has one pending timer be due at another time, as it was found: with its payload,
 attempt, options and repetition. One with a trigger key keeps it, with another TTL; one that is to
-be due now is owed, and its trigger key goes. Nothing is done to a timer that was changed since.
+be due now is owed, and its trigger key goes. A repetition that is to be due now stays as it is, and
+a single firing of its payload is owed beside it. Nothing is done to a timer that was changed since.
 KEYS    1  the partition's prefix
 ARGV    1  the timer's key
         2  when it was found to be due
         3  empty, or of one that waits beside another, "." and its attempt
         4  when it is to be due; a time that is over stands for now
+        5  a text that no other call has: so a repeated call adds no second firing
 Returns {what came of it, when it is due}. What came of it is one of
   moved    it is due then, or a little later if another timer of the key has that time
   toolate  it is owed or firing, or has fired
@@ -44,8 +46,8 @@ local function missing()
 end
 
 -- is_taken tells whether another timer of the key has, or may have had, the id of one that is due
--- at a time: one that fires or has fired, or that waits.
-local function is_taken(due, attempt)
+-- at a time: one that fires or has fired, or that waits. own_stays says that the key's own timer is another.
+local function is_taken(due, attempt, own_stays)
   local text = int(due)
   if redis.call('ZSCORE', fired_key, ':i:' .. text .. ':' .. key) or due == now and age(key) == 0 then return true end
   for _, other in ipairs({ '', '1', attempt }) do
@@ -53,14 +55,14 @@ local function is_taken(due, attempt)
   end
   local begin = key_prefix(key) .. text
   if redis.call('ZRANGE', prefix .. 'beside', '[' .. begin .. '.', '(' .. begin .. '/', 'BYLEX', 'LIMIT', 0, 1)[1] then return true end
-  return beside ~= '' and pending(key) == due
+  return own_stays and pending(key) == due
 end
 
 -- free_time returns when a timer can be due at a time or, where that is taken, a little later: not
 -- earlier, because that might be too early.
-local function free_time(due, attempt)
+local function free_time(due, attempt, own_stays)
   local at, tries = due, 0
-  while is_taken(at, attempt) do
+  while is_taken(at, attempt, own_stays) do
     tries = tries + 1
     at = due + jump(tries)
   end
@@ -91,11 +93,23 @@ local function move_beside()
   local member = member_at(found)
   local record = redis.call('HGET', data_key, member) or 'm:'
   local attempt = string.sub(beside, 2)
-  local due = free_time(math.max(target, now), attempt)
+  local due = free_time(math.max(target, now), attempt, true)
   forget_beside(member, key)
   if target <= now then return owe_now(due, record) end
   redis.call('ZADD', prefix .. 'beside', '0', key_prefix(key) .. int(due) .. beside)
   return put(member_at(due), due, record)
+end
+
+-- fire_extra adds a firing with the payload of an occurrence, and leaves the repetition alone.
+local function fire_extra(record)
+  local called = ':x:' .. ARGV[5]
+  local before = redis.call('ZSCORE', fired_key, called)
+  if before then return { 'moved', tonumber(before) } end
+  local attempt, marks, options, colon = string.match(record, '^(%d*)(%a*)([^:]*)()')
+  record = attempt .. string.gsub(marks, 'p', '') .. string.gsub(options, ';[RNA]=[^;]*', '') .. string.sub(record, colon)
+  local due = free_time(now, attempt, true)
+  redis.call('ZADD', fired_key, int(due), called)
+  return owe_now(due, record)
 end
 
 -- move_own moves the timer that the key itself stands for. What the key says counts where the
@@ -108,6 +122,7 @@ local function move_own(at)
   local current = has_key and record_of(key, MAX_PAYLOAD)
   if current then record = is_repeating(record) and with_value(record, current) or current end
   if has_key then record = renewed(record) end
+  if target <= now and is_repeating(record) then return fire_extra(record) end
   local due = free_time(math.max(target, now), attempt_of(record))
   if target > now then
     if has_key and redis.pcall('PEXPIREAT', key, int(due)) ~= 1 then return { 'denied' } end
