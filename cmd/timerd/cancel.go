@@ -67,8 +67,8 @@ and while slots of a cluster are moving, it may be cancelled too.
 }
 
 // cancelOne cancels the timers of a key.
-func cancelOne(cmd *cobra.Command, key string) error {
-	return withKey(cmd, key, func(ctx context.Context, rdb redis.UniversalClient) error {
+func cancelOne(cmd *cobra.Command, arg string) error {
+	return withKey(cmd, arg, func(ctx context.Context, rdb redis.UniversalClient, key string) error {
 		timers := client.New(rdb)
 		outcome, err := timers.Cancel(ctx, key)
 		if err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
@@ -13,6 +14,7 @@ import (
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 func newGet() *cobra.Command {
@@ -37,19 +39,19 @@ there is no timer; where NATS can be asked, the error says when the key fired la
 			if err := checkKey(cmd, args[0]); err != nil {
 				return err
 			}
-			return withKey(cmd, args[0], func(ctx context.Context, rdb redis.UniversalClient) error {
-				timer, found, err := client.New(rdb).Get(ctx, args[0])
+			return withKey(cmd, args[0], func(ctx context.Context, rdb redis.UniversalClient, key string) error {
+				timer, found, err := client.New(rdb).Get(ctx, key)
 				if err != nil {
 					return err
 				}
 				warnIfUnattended(ctx, cmd, rdb)
-				view := newTimerView(args[0], timer.Due, timer.Attempt)
+				view := newTimerView(key, timer.Due, timer.Attempt)
 				view.State, view.Late = string(timer.State), timer.Late.Milliseconds()
 				view.Repeat, view.Occurrence, view.TraceParent = timer.Repeat, timer.Occurrence, timer.TraceParent
 				out := cmd.OutOrStdout()
 				switch {
 				case !found:
-					return whyNoTimer(cmd.Context(), rdb, args[0])
+					return whyNoTimer(cmd.Context(), rdb, key)
 				case raw && timer.Payload == nil:
 					return fmt.Errorf("%s has no payload", view.Key)
 				case raw:
@@ -57,7 +59,7 @@ there is no timer; where NATS can be asked, the error says when the key fired la
 				case asJSON:
 					err = writeJSON(out, view.withPayload(timer.Payload, event.StatusMissing))
 				default:
-					err = showTimer(ctx, out, rdb, args[0], view, timer)
+					err = showTimer(ctx, out, rdb, key, view, timer)
 				}
 				return err
 			})
@@ -82,6 +84,14 @@ func whyNoTimer(ctx context.Context, rdb redis.UniversalClient, key string) erro
 	return fmt.Errorf("%s is not pending, held, owed or firing", name)
 }
 
+// orLater says of the latest due time that the key may run out after it.
+func orLater(due time.Time) string {
+	if schedule.MillisOf(due) == schedule.Latest {
+		return ", or later: no later time is kept"
+	}
+	return ""
+}
+
 // showTimer prints a timer for people to read.
 func showTimer(ctx context.Context, w io.Writer, rdb redis.UniversalClient, key string, view timerView, timer client.Timer) error {
 	status := event.StatusMissing
@@ -99,6 +109,6 @@ func showTimer(ctx context.Context, w io.Writer, rdb redis.UniversalClient, key 
 		more += fmt.Sprintf("trace    %s\n", timer.TraceParent)
 	}
 	_, err := fmt.Fprintf(w, "key      %s\nstate    %s\ndue      %s%s\nattempt  %d\n%spayload  %s\n", view.Key, view.State,
-		view.DueAt, waitFrom(ctx, rdb, timer.Due), timer.Attempt, more, showPayload(timer.Payload, status, math.MaxInt))
+		view.DueAt, waitFrom(ctx, rdb, timer.Due)+orLater(timer.Due), timer.Attempt, more, showPayload(timer.Payload, status, math.MaxInt))
 	return err
 }

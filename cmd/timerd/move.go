@@ -19,8 +19,8 @@ func newFire() *cobra.Command {
 		SuggestFor: []string{"trigger"},
 		Short:      "Fire a timer now",
 		Long: `Fire the pending timer of a key now, and a pending retry too. Its due time becomes now, so its event
-has a new id. If the timer repeats, the next occurrence stays as planned. The exit code is 1 if
-there is no pending timer.
+has a new id. If the timer repeats, its plan stays: a single firing is added, which is no occurrence.
+The exit code is 1 if there is no pending timer.
 
 ` + keyHelp,
 		Example: "  timerd fire shop:order:timeout:42",
@@ -37,8 +37,8 @@ func newMove() *cobra.Command {
 		SuggestFor: []string{"reschedule", "delay", "postpone"},
 		Short:      "Move a timer to another due time",
 		Long: `Move the pending timer of a key to another due time, and a pending retry too. Payload, attempt and
-limit on lateness stay. If the timer repeats, the next occurrence stays as planned. The exit code is
-1 if there is no pending timer.
+limit on lateness stay. If the timer repeats, the next occurrence alone moves; to a time that has
+passed, none does, and a single firing is added. The exit code is 1 if there is no pending timer.
 
 ` + keyHelp + `
 DELAY is a duration from now (90s, 30d), an instant (2026-11-20T09:00:00Z) or @unix-ms.`,
@@ -60,11 +60,11 @@ func moveKey(cmd *cobra.Command, arg string, to admin.Moment) error {
 	if err := checkKey(cmd, arg); err != nil {
 		return err
 	}
-	key, err := keys.Parse(arg)
-	if err != nil {
-		return err // cannot happen: it is checked
-	}
-	return withKey(cmd, arg, func(ctx context.Context, rdb redis.UniversalClient) error {
+	return withKey(cmd, arg, func(ctx context.Context, rdb redis.UniversalClient, meant string) error {
+		key, err := keys.Parse(meant)
+		if err != nil {
+			return err // cannot happen: it is checked
+		}
 		now, err := clockOf(ctx, rdb)
 		if err != nil {
 			return err
@@ -74,7 +74,7 @@ func moveKey(cmd *cobra.Command, arg string, to admin.Moment) error {
 		if err != nil {
 			return err
 		}
-		name := keys.EncodeText(arg)
+		name := keys.EncodeText(meant)
 		if err := whyNotMoved(done, name); err != nil {
 			return err
 		}

@@ -101,13 +101,16 @@ func passingOver(ctx context.Context, cmd *cobra.Command, rdb redis.UniversalCli
 	return err
 }
 
-// withKey calls f with a connection to Redis, for what concerns one key. Of a cluster only the master matters that has it: if that does
-// not answer in time, the error names it.
-func withKey(cmd *cobra.Command, key string, f func(context.Context, redis.UniversalClient) error) error {
+// withKey calls f with a connection to Redis and the key that the argument KEY means. Of a cluster only the master with the key
+// matters: if it does not answer in time, the error names it.
+func withKey(cmd *cobra.Command, arg string, f func(ctx context.Context, rdb redis.UniversalClient, key string) error) error {
 	return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
 		within, cancel := context.WithTimeout(ctx, keyWithin)
 		defer cancel()
-		err := f(within, rdb)
+		key, err := keyMeant(within, rdb, arg)
+		if err == nil {
+			err = f(within, rdb, key)
+		}
 		s := schedule.New(rdb, schedule.DefaultMaxPayload)
 		_, isNet := errors.AsType[net.Error](err)
 		if server := s.ServerOf(s.Partition(key)); server != "" && isNet {
@@ -115,6 +118,26 @@ func withKey(cmd *cobra.Command, key string, f func(context.Context, redis.Unive
 		}
 		return err
 	})
+}
+
+// keyMeant returns the key that the argument KEY means: as it is in Redis, or as timerd prints it, with %XX. It is taken as printed
+// if only the key that it then stands for has a timer. If both keys have one, the error says how to write each.
+func keyMeant(ctx context.Context, rdb redis.UniversalClient, arg string) (string, error) {
+	printed, err := keys.DecodeText(arg)
+	if err != nil || printed == arg || keys.EncodeText(printed) != arg {
+		return arg, nil
+	}
+	timers := client.New(rdb)
+	_, found, err := timers.Get(ctx, printed)
+	if err != nil || !found {
+		return arg, err
+	}
+	_, both, err := timers.Get(ctx, arg)
+	if both {
+		return "", fmt.Errorf("KEY %q may mean two timers: write %q for the one with this key in Redis, and for the other its key as it is in Redis, %q",
+			arg, keys.EncodeText(arg), printed)
+	}
+	return printed, err
 }
 
 // warnIfUnattended says on standard error if no timerd is alive that serves the schedule, or none that serves one of some namespaces.

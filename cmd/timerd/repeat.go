@@ -90,7 +90,7 @@ func (f *repeatFlags) run(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	return withKey(cmd, args[0], func(ctx context.Context, rdb redis.UniversalClient) error {
+	return withKey(cmd, args[0], func(ctx context.Context, rdb redis.UniversalClient, key string) error {
 		now, err := clockOf(ctx, rdb)
 		if err != nil {
 			return err
@@ -104,7 +104,7 @@ func (f *repeatFlags) run(cmd *cobra.Command, args []string) error {
 			r.Until = until.From(now)
 			options = append(options, client.Until(r.Until))
 		}
-		first, err := client.New(rdb).Repeat(ctx, args[0], payload, f.repetition(), options...)
+		first, err := client.New(rdb).Repeat(ctx, key, payload, f.repetition(), options...)
 		if errors.Is(err, client.ErrNotSet) {
 			return fmt.Errorf("not set: %s", f.set.whyNot())
 		}
@@ -116,7 +116,7 @@ func (f *repeatFlags) run(cmd *cobra.Command, args []string) error {
 			r.From = first
 		}
 		if !f.set.asJSON {
-			if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is set: %s\n", keys.EncodeText(args[0]), spec); err != nil {
+			if _, err := fmt.Fprintf(cmd.OutOrStdout(), "%s is set: %s\n", keys.EncodeText(key), spec); err != nil {
 				return err
 			}
 		}

@@ -112,8 +112,8 @@ func setOne(cmd *cobra.Command, args []string, flags setFlags) error {
 	if err != nil {
 		return err
 	}
-	return withKey(cmd, args[0], func(ctx context.Context, rdb redis.UniversalClient) error {
-		due, err := client.New(rdb).Set(ctx, args[0], payload, when, options...)
+	return withKey(cmd, args[0], func(ctx context.Context, rdb redis.UniversalClient, key string) error {
+		due, err := client.New(rdb).Set(ctx, key, payload, when, options...)
 		if errors.Is(err, client.ErrNotSet) {
 			return fmt.Errorf("not set: %s", flags.whyNot())
 		}
@@ -121,7 +121,7 @@ func setOne(cmd *cobra.Command, args []string, flags setFlags) error {
 			return err
 		}
 		warnIfUnattended(ctx, cmd, rdb)
-		view := newTimerView(args[0], due, flags.attempt)
+		view := newTimerView(key, due, flags.attempt)
 		if flags.asJSON {
 			return writeJSON(cmd.OutOrStdout(), view)
 		}

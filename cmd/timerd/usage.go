@@ -39,7 +39,7 @@ func usagef(cmd *cobra.Command, format string, args ...any) error {
 	return &usageError{cmd.CommandPath(), fmt.Errorf(format, args...)}
 }
 
-const keyHelp = `KEY is app:module:type:id, as it is in Redis.`
+const keyHelp = `KEY is app:module:type:id, as it is in Redis or as timerd prints it.`
 
 // checkKey returns a *usageError for a KEY that is none of a timer.
 func checkKey(cmd *cobra.Command, key string) error {
