@@ -8,6 +8,22 @@ export interface Logger {
   error(message: string, fields: object): void;
 }
 
+/** Writes each message and its fields to `console` in one line. */
+const consoleLogger: Logger = {
+  info: (message, fields) => console.info(lineOf(message, fields)),
+  warn: (message, fields) => console.warn(lineOf(message, fields)),
+  error: (message, fields) => console.error(lineOf(message, fields)),
+};
+
+/** Returns a message with its fields as name=value; a value that is no plain word is written as JSON. */
+function lineOf(message: string, fields: object): string {
+  const words = Object.entries(fields).filter(([, value]) => value !== undefined).map(([name, value]) => {
+    const text = typeof value === "string" ? value : JSON.stringify(value);
+    return `${name}=${/^[\w:.+-]+$/.test(text) ? text : JSON.stringify(text)}`;
+  });
+  return [message, ...words].join(" ");
+}
+
 /**
  * Works on one event. Several run at once. What it does decides what becomes of the event:
  *
@@ -59,7 +75,7 @@ export interface ConsumeOptions {
   stopTimeout?: number;
   /** The domain, or the prefix of the subjects, of JetStream's API, where that is not the default. */
   jetstream?: { domain?: string; apiPrefix?: string };
-  /** Gets a line for every failed attempt, dead letter, bad event and lasting trouble with NATS. Default: `console`. */
+  /** Gets a line for every failed attempt, dead letter, bad event and lasting trouble with NATS. Default: lines to `console`. */
   logger?: Logger;
 }
 
@@ -87,7 +103,7 @@ export function settingsOf(options: ConsumeOptions, namespace: Namespace): Setti
     maxAckPending: options.maxAckPending ?? Math.max(1000, concurrency),
     yields: options.maxAckPending === undefined,
     stopTimeout: options.stopTimeout ?? 10_000,
-    logger: options.logger ?? console,
+    logger: options.logger ?? consoleLogger,
   };
 }
 

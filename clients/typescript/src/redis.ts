@@ -9,7 +9,6 @@ export interface NodeRedis {
 /** A client of package `ioredis` 5 or later: for one server, sentinels or a cluster. */
 export interface IORedis {
   fcall(...args: any[]): Promise<unknown>;
-  callBuffer(...args: any[]): Promise<unknown>;
 }
 
 /** The caller's own client of Redis, on the database that timerd watches. This package never closes it. */
@@ -35,13 +34,13 @@ type Argument = string | Buffer;
 /** What ioredis is called with. */
 interface IORedisCalls {
   fcall(name: string, keys: number, key: Buffer, ...args: Argument[]): Promise<unknown>;
-  callBuffer(command: string, ...args: Argument[]): Promise<unknown>;
+  fcall_roBuffer(name: string, keys: number, key: Buffer): Promise<unknown>;
 }
 
 function ioredis(client: IORedisCalls): Caller {
   return {
     call: (name, key, args) => client.fcall(name, 1, key, ...args),
-    read: (name, key) => client.callBuffer("FCALL_RO", name, "1", key),
+    read: (name, key) => client.fcall_roBuffer(name, 1, key), // callBuffer fails with enableAutoPipelining
   };
 }
 

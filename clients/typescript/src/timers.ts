@@ -1,12 +1,16 @@
+import { inspect } from "node:util";
+
 import { InvalidError, NoLibraryError, textOf, TimerdError, UnavailableError } from "./errors.js";
+import { encodePayload } from "./payload.js";
 import { type Caller, callerOf, type RedisClient } from "./redis.js";
 
 /** A key `app:module:type:id`: a string, which is UTF-8 in Redis, or bytes. */
 export type Key = string | Uint8Array;
 
 /**
- * What a timer carries. A string and bytes are kept as they are, `undefined` and `null` are an empty payload, and of
- * anything else its JSON is kept. `JSON.stringify` writes a number as JavaScript has it, so pass 64-bit integers and
+ * What a timer carries. A string and bytes (a Buffer, an ArrayBuffer or any view of one) are kept as they are, `undefined`
+ * and `null` are an empty payload, and of anything else its JSON is kept. A Map, a Set and other objects of which JSON would
+ * keep nothing are refused. `JSON.stringify` writes a number as JavaScript has it, so pass 64-bit integers and
  * amounts as strings.
  */
 export type Payload = unknown;
@@ -95,11 +99,11 @@ export class Timers {
   set(key: Key, payload: Payload, options: When & SetOptions & { nx?: false; xx?: false }): Promise<Date>;
   set(key: Key, payload: Payload, options: When & SetOptions): Promise<Date | null>;
   async set(key: Key, payload: Payload, options: When & SetOptions): Promise<Date | null> {
-    const args = new Arguments(`set ${shown(key)}`);
+    const args = new Arguments("set", key, options ?? null);
     args.payload(payload).when(options).common(options);
     if (options.attempt !== undefined) args.push("ATTEMPT", String(options.attempt));
     if (options.trace !== undefined) args.push("TRACE", options.trace);
-    const reply = await this.#call("timer_set", key, args);
+    const reply = await this.#call("timer_set", args);
     return reply === null ? null : new Date(Number(reply));
   }
 
@@ -108,12 +112,12 @@ export class Timers {
    * null if `nx` or `xx` said no. It replaces what is pending of the key.
    */
   async repeat(key: Key, payload: Payload, options: Repetition & RepeatOptions): Promise<Date | "planned" | null> {
-    const args = new Arguments(`repeat ${shown(key)}`);
+    const args = new Arguments("repeat", key, options ?? null);
     args.payload(payload).repetition(options).common(options);
     args.time("FROM", "from", options.from).time("UNTIL", "until", options.until);
     if (options.times !== undefined) args.push("TIMES", String(options.times));
     args.duration("CATCHUP", "catchUp", options.catchUp);
-    const reply = await this.#call("timer_repeat", key, args);
+    const reply = await this.#call("timer_repeat", args);
     if (reply === null) return null;
     return String(reply) === "planned" ? "planned" : new Date(Number(reply));
   }
@@ -123,9 +127,10 @@ export class Timers {
    * again it answers `unknown`.
    */
   async cancel(key: Key): Promise<CancelOutcome> {
+    const args = new Arguments("cancel", key);
     for (let some = false; ; some = true) {
       try {
-        const outcome = String(await this.#call("timer_cancel", key, new Arguments(`cancel ${shown(key)}`)));
+        const outcome = String(await this.#call("timer_cancel", args));
         return some ? "cancelled" : (outcome as CancelOutcome);
       } catch (error) {
         // So many timers of the key are owed that one call does not cancel them all.
@@ -139,10 +144,10 @@ export class Timers {
    * is held, owed or firing.
    */
   async get(key: Key): Promise<Timer | null> {
-    const what = `get ${shown(key)}`;
+    const { what, key: bytes } = new Arguments("get", key);
     let reply: unknown;
     try {
-      reply = await this.#redis.read("timer_get", bytesOf(key));
+      reply = await this.#redis.read("timer_get", bytes);
     } catch (error) {
       throw explained(what, error);
     }
@@ -152,9 +157,9 @@ export class Timers {
     return timer;
   }
 
-  async #call(name: string, key: Key, args: Arguments): Promise<unknown> {
+  async #call(name: string, args: Arguments): Promise<unknown> {
     try {
-      return (await this.#redis.call(name, bytesOf(key), args.list)) ?? null;
+      return (await this.#redis.call(name, args.key, args.list)) ?? null;
     } catch (error) {
       throw explained(args.what, error);
     }
@@ -164,8 +169,19 @@ export class Timers {
 /** Arguments collects those of one call, and checks what the function library cannot. */
 class Arguments {
   readonly list: (string | Buffer)[] = [];
+  readonly key: Buffer;
+  /** The call and its key, for errors. */
+  readonly what: string;
 
-  constructor(readonly what: string) {}
+  constructor(name: string, key: Key, options: object = {}) {
+    this.what = name;
+    if (typeof key !== "string" && !(key instanceof Uint8Array)) {
+      throw this.#invalid(`the key is ${inspect(key, { depth: 0, breakLength: Infinity })}, want a string or bytes`);
+    }
+    this.key = bytesOf(key);
+    this.what = `${name} ${JSON.stringify(this.key.toString())}`;
+    if (typeof options !== "object" || options === null) throw this.#invalid("give the options as an object");
+  }
 
   push(...args: (string | Buffer)[]): this {
     this.list.push(...args);
@@ -173,17 +189,11 @@ class Arguments {
   }
 
   payload(payload: Payload): this {
-    if (payload === undefined || payload === null) return this.push("");
-    if (typeof payload === "string") return this.push(payload);
-    if (payload instanceof Uint8Array) return this.push(bytesOf(payload));
-    let json: string | undefined;
     try {
-      json = JSON.stringify(payload);
+      return this.push(encodePayload(payload));
     } catch (error) {
-      throw this.#invalid(`the payload is not JSON: ${textOf(error)}`, error);
+      throw this.#invalid(`the payload is neither text, bytes nor JSON: ${textOf(error)}`, error);
     }
-    if (json === undefined) throw this.#invalid(`a ${typeof payload} is no payload`);
-    return this.push(json);
   }
 
   when(when: { after?: number; at?: Date }): this {
@@ -236,10 +246,6 @@ class Arguments {
 /** Returns the bytes of a key or a payload, without a copy. */
 function bytesOf(text: string | Uint8Array): Buffer {
   return typeof text === "string" ? Buffer.from(text) : Buffer.from(text.buffer, text.byteOffset, text.byteLength);
-}
-
-function shown(key: Key): string {
-  return JSON.stringify(bytesOf(key).toString());
 }
 
 /** Reads the reply of timer_get: names and values in turn. Names that it does not know are a later version's. */

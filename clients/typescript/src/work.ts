@@ -119,8 +119,9 @@ export class Worker {
       }
       case "retry": {
         const { text, delay, postponed } = verdict;
-        if (postponed) logger.info("timerd client: event postponed, its attempt is not used up", { ...fields, err: text, delay });
-        else logger.warn("timerd client: attempt failed, asking for a retry", { ...fields, err: text, delay });
+        const about = { ...fields, err: text, ...(delay !== undefined && { delay }) };
+        if (postponed) logger.info("timerd client: event postponed, its attempt is not used up", about);
+        else logger.warn("timerd client: attempt failed, asking for a retry", about);
         const request = retryRequest(prefix, event, text, delay, postponed);
         return this.#settle(msg, (timeout) => publish(this.js, request, timeout), fields);
       }

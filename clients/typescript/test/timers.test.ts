@@ -8,9 +8,13 @@ import { join } from "node:path";
 import { after, before, test } from "node:test";
 
 import { Redis } from "ioredis";
+import { Redis as Redis6 } from "ioredis-6";
 import { createClient } from "redis";
 
 import { InvalidError, NoLibraryError, type RedisClient, Timers, UnavailableError } from "@timerd-io/client";
+import { parseNamespace } from "../dist/names.js";
+import { settingsOf } from "../dist/options.js";
+import { nodeVersion } from "./clients.js";
 import { Environment, eventually, root } from "./environment.js";
 
 let env: Environment;
@@ -34,13 +38,63 @@ test("payloads: strings and bytes as they are, all else as JSON", async () => {
   for (const [payload, want] of [
     ["text", "text"], ["", ""], [undefined, ""], [null, ""], [{ order: 1 }, '{"order":1}'], [[1, "2"], '[1,"2"]'], [7, "7"], [false, "false"],
     [Buffer.from([0, 255]), "\0\xff"], [new Uint8Array([1, 2, 3]).subarray(1, 2), "\x02"], [new Date(0), '"1970-01-01T00:00:00.000Z"'],
+    [new Uint8Array([1, 2]).buffer, "\x01\x02"], [new DataView(new Uint8Array([3]).buffer), "\x03"], [new Uint16Array([0x0504]), "\x04\x05"],
+    [new Number(7), "7"], [{}, "{}"], [Object.create(null), "{}"], [new (class Empty {})(), "{}"], [{ toJSON: () => "own" }, '"own"'],
   ] as const) {
     await timers.set(key, payload, { after: 60_000 });
     assert.equal((await timers.get(key))?.payload?.toString("latin1"), want);
   }
-  for (const payload of [{ n: 1n }, () => {}, Symbol("s")]) {
-    await assert.rejects(timers.set(key, payload, { after: 60_000 }), InvalidError);
+  const circle: { self?: unknown } = {};
+  circle.self = circle;
+  for (const payload of [
+    { n: 1n }, () => {}, Symbol("s"), circle, new Map([[1, 2]]), new Set([1]), { nested: [new Map()] }, /x/, new Error("e"), Promise.resolve(1),
+    { body: new ArrayBuffer(1) }, new URLSearchParams("a=1"), new WeakMap(),
+  ]) {
+    await assert.rejects(timers.set(key, payload, { after: 60_000 }), InvalidError, Object.prototype.toString.call(payload));
   }
+});
+
+test("a call without a key of text or bytes, or without options, says so", async () => {
+  for (const key of [undefined, null, 42, {}, ["a:b:c:1"], new ArrayBuffer(1)] as unknown as string[]) {
+    for (const call of [timers.set(key, "", { after: 1000 }), timers.repeat(key, "", { every: 1000 }), timers.cancel(key), timers.get(key)]) {
+      await assert.rejects(call, (e: Error) => e instanceof InvalidError && e.message.includes("want a string or bytes"));
+    }
+  }
+  for (const options of [undefined, null, 1000] as unknown as { after: number }[]) {
+    await assert.rejects(timers.set("a:b:c:1", "", options), InvalidError);
+  }
+});
+
+for (const [name, open] of [
+  ["ioredis 5", () => new Redis(env.redisURL, { enableAutoPipelining: true })],
+  ...(nodeVersion < 20 ? [] : [["ioredis 6", () => new Redis6(env.redisURL, { enableAutoPipelining: true })]] as const),
+] as const) {
+  test(`${name} with enableAutoPipelining`, async () => {
+    const client = open();
+    try {
+      const piped = new Timers(client);
+      const key = "a:b:piped:1";
+      assert.equal(await piped.get(key), null);
+      await Promise.all([piped.set(key, Buffer.from([255]), { after: 60_000 }), piped.set(`${key}1`, "", { after: 60_000 })]);
+      const [one, two] = await Promise.all([piped.get(key), piped.get(`${key}1`)]);
+      assert.deepEqual([one?.payload, two?.payload], [Buffer.from([255]), Buffer.alloc(0)]);
+      assert.equal(await piped.cancel(key), "cancelled");
+    } finally {
+      client.disconnect();
+    }
+  });
+}
+
+test("the lines of the default logger: one each, without what is not known", () => {
+  const lines: unknown[][] = [];
+  const { warn } = console;
+  console.warn = (...words) => lines.push(words);
+  try {
+    settingsOf({}, parseNamespace("a:b")).logger.warn("failed", { key: "a:b:c:1", attempt: 1, err: "no route to host\n", delay: undefined });
+  } finally {
+    console.warn = warn;
+  }
+  assert.deepEqual(lines, [['failed key=a:b:c:1 attempt=1 err="no route to host\\n"']]);
 });
 
 test("times: rounded up to milliseconds, and refused where they are none", async () => {
