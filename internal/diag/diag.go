@@ -113,6 +113,7 @@ func Of(check string, err error, otherwise string) Finding {
 
 // The names of checks that more than their row refers to. The rows are in the tables of internal/status and internal/doctor.
 const (
+	CheckOverdue    = "overdue"
 	CheckRedis      = "redis"
 	CheckRights     = "redis rights"
 	CheckCluster    = "redis cluster"
@@ -124,7 +125,6 @@ const (
 	CheckClock      = "redis clock"
 	CheckHolds      = "holds"
 	CheckAudits     = "audits"
-	CheckOwed       = "owed"
 	CheckAside      = "set aside"
 	CheckWebhooks   = "webhooks"
 	CheckHosts      = "webhook hosts"

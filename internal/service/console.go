@@ -65,6 +65,7 @@ func newConsole(c config.Config, js jetstream.JetStream, conf streams.Config, lo
 	caller := admin.NewHolds(schedule.New(p.rdb, c.Service.MaxPayload)) // of all masters: a hold says which has not got it
 	caller.Logger = log
 	var webhooks status.RecentWebhooks
+	var overdue status.OverdueWatch
 	past := history.New(js, conf.Names)
 	var actions *console.Actions
 	if c.Console.Actions {
@@ -79,7 +80,7 @@ func newConsole(c config.Config, js jetstream.JetStream, conf streams.Config, lo
 			if err != nil {
 				log.Debug("console: cannot tell which masters answer", "err", err) // each of them is asked, and says why
 			}
-			return report(ctx, status.Sources{Schedule: sched, Masters: away, JetStream: js, NoNATS: natsAway(c.NATS), Streams: conf, Webhooks: &webhooks, Needs: rights.Needs{Events: true}, Clients: c.Clients()})
+			return report(ctx, status.Sources{Schedule: sched, Masters: away, JetStream: js, NoNATS: natsAway(c.NATS), Streams: conf, Webhooks: &webhooks, Overdue: &overdue, Needs: rights.Needs{Events: true}, Clients: c.Clients()})
 		},
 		Index:    sched,
 		Holds:    admin.NewHolds(sched).List,

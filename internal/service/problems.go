@@ -51,6 +51,8 @@ type problems struct {
 	from  status.Sources
 	deaf  func([]rights.Lacking) // takes what the user lacks
 	gauge *prometheus.GaugeVec
+	// overdue and overdueAge have no labels, so that there may be no value.
+	overdue, overdueAge *prometheus.GaugeVec
 
 	mu   sync.Mutex
 	last *status.Report
@@ -61,6 +63,8 @@ func newProblems(from status.Sources, all *nodes, r registry) *problems {
 	from.Aside = all.setAside
 	p := &problems{
 		from: from, deaf: all.metrics.counts.setDeaf, gauge: r.gauges("problem", "1 while timerd status finds a problem by this check, else 0.", "check"),
+		overdue:    r.gauges("overdue_timers", "Timers of all servers that are due and not settled for longer than the lease and two sweeps; no value while Redis does not answer."),
+		overdueAge: r.gauges("overdue_seconds", "How long ago the oldest of them was due, 0 for none; no value while Redis does not answer."),
 	}
 	p.note(&status.Report{})
 	return p
@@ -86,6 +90,7 @@ func (p *problems) note(r *status.Report) {
 	defer p.mu.Unlock()
 	p.last = r
 	p.deaf(r.Lacking)
+	p.noteOverdue(r)
 	for _, check := range status.Checks() {
 		p.gauge.WithLabelValues(check).Set(oneIf(r.Problems.Has(diag.Fail, check) || r.Problems.Has(diag.Warn, check)))
 	}
@@ -110,4 +115,19 @@ func (p *problems) found() diag.Findings {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.last.Problems
+}
+
+// noteOverdue shows how many timers are overdue.
+func (p *problems) noteOverdue(r *status.Report) {
+	if r.Redis == nil {
+		p.overdue.Reset()
+		p.overdueAge.Reset()
+		return
+	}
+	timers, age := 0.0, 0.0
+	if o := r.Redis.Overdue; o != nil {
+		timers, age = float64(o.Timers), o.Age().Seconds()
+	}
+	p.overdue.WithLabelValues().Set(timers)
+	p.overdueAge.WithLabelValues().Set(age)
 }

@@ -132,7 +132,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	m.observe(registered, publisher, sched, retries)
 	all.metrics = m
 	wrong := newProblems(status.Sources{
-		Schedule: sched, JetStream: conns.js, NoNATS: natsAway(c.NATS), Streams: conf, Webhooks: new(status.RecentWebhooks),
+		Schedule: sched, JetStream: conns.js, NoNATS: natsAway(c.NATS), Streams: conf, Webhooks: new(status.RecentWebhooks), Overdue: new(status.OverdueWatch),
 		Needs: rights.Needs{Events: true, Hears: c.Service.Namespaces}, Clients: c.Clients(), Brief: true,
 	}, all, registered)
 	ready := s.newReadiness(wrong, all, publisher, member, retries)

@@ -26,6 +26,8 @@ type facts struct {
 	holdsErr   error
 	audits     []schedule.AuditReport
 	auditsErr  error
+	overdue    *Overdue // nil for none
+	overdueErr error
 
 	natsSilent  *diag.Finding  // JetStream does not answer, or refuses
 	full        *streams.Fault // the account stores no more
@@ -53,6 +55,8 @@ func serving() []string { return []string{diag.CheckRedis, diag.CheckRights, dia
 func checks() []check {
 	redis := slices.Clip(serving())
 	return []check{
+		{Name: diag.CheckOverdue, Causes: slices.Concat(redis, []string{diag.CheckNATS, diag.CheckStreams, diag.CheckUnattended}), Run: checkOverdue,
+			Fix: "fix the cause that is named; without one, look at the log of each timerd, and at the timers: timerd ls --state owed"},
 		{Name: diag.CheckRedis, Ready: ReadyRedis, Run: checkRedis, Fix: "bring that server back: its timers wait there, and none is lost"},
 		{Name: diag.CheckRights, Ready: ReadyRedis, Run: checkRights},
 		{Name: diag.CheckCluster, Ready: ReadyRedis, Run: checkCluster},
@@ -64,7 +68,6 @@ func checks() []check {
 		{Name: diag.CheckClock, Run: checkClocks},
 		{Name: diag.CheckHolds, Needs: redis, Run: checkHolds},
 		{Name: diag.CheckAudits, Needs: redis, Run: checkAudits},
-		{Name: diag.CheckOwed, Needs: append(redis, diag.CheckNATS, diag.CheckStreams, diag.CheckUnattended), Run: checkOwed},
 		{Name: diag.CheckAside, Run: checkAside},
 		{Name: diag.CheckWebhooks, Run: checkWebhooks},
 		{Name: diag.CheckHosts, Run: checkCircuits},
@@ -88,22 +91,8 @@ func ReadyChecks() map[string]string {
 	return of
 }
 
-const (
-	// owedTooLong is how long a timer may be owed before that is a problem: a claim takes milliseconds.
-	owedTooLong = 5 * time.Second
-	// auditTooOld is the age at which the last audit is a problem: there is one every ten minutes.
-	auditTooOld = 30 * time.Minute
-)
-
-// checkOwed judges how long timers have been owed.
-func checkOwed(f *facts, p *diag.Findings) {
-	r := f.redis
-	if r == nil || r.Oldest == nil || r.Oldest.age(r.At) < owedTooLong {
-		return
-	}
-	p.Fail("look at /readyz of each timerd, which says what does not work, and at its log",
-		"%s owed; the oldest, %s, was due at %s", count(r.Owed, "timer is", "timers are"), r.Oldest.Key, r.Oldest.Due.Format(timeLayout))
-}
+// auditTooOld is the age at which the last audit is a problem: there is one every ten minutes.
+const auditTooOld = 30 * time.Minute
 
 // count writes a number with its noun.
 func count(n int64, one, many string) string {

@@ -28,6 +28,8 @@ type Redis struct {
 	// Held is how many are due and held. It is nil if not known, because no timerd has looked at too many due timers yet.
 	Held   *int64 `json:"held"`
 	Oldest *Timer `json:"oldest"` // the owed timer that was due first; nil if none is known
+	// Overdue is the timers that are due and not settled for too long; nil for none.
+	Overdue *Overdue `json:"overdue"`
 
 	Holds []Hold `json:"holds"` // in the order of their namespaces
 
@@ -64,9 +66,6 @@ type Hold struct {
 	By        string     `json:"by"`
 	Resuming  bool       `json:"resuming"`
 }
-
-// age returns for how long the timer has been due.
-func (t *Timer) age(now time.Time) time.Duration { return now.Sub(t.Due) }
 
 // Node is a Redis server with timers.
 type Node struct {
@@ -124,6 +123,8 @@ func (f *facts) gatherRedis(ctx context.Context) {
 	f.holdsErr = r.readHolds(ctx, f.Schedule)
 	f.audits, f.auditsErr = query.Audits(ctx, f.Schedule)
 	wg.Wait()
+	f.gatherOverdue(ctx)
+	r.Overdue = f.overdue
 	for i, node := range nodes {
 		r.add(f.servers[i].seen)
 		r.Nodes[i].take(node.Name(), f.audits, f.members)

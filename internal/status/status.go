@@ -48,6 +48,8 @@ type Sources struct {
 	// Brief leaves out the counts: how many timers there are, and which are set aside. Then Aside finds the latter.
 	Brief bool
 	Aside func() diag.Findings
+	// Overdue is for callers that make many reports: it compares the overdue timers of one with those of the last. It may be nil.
+	Overdue *OverdueWatch
 	// Webhooks is for callers that make many reports: it keeps a recent answer about webhooks. It may be nil.
 	Webhooks *RecentWebhooks
 }

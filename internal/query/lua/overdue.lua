@@ -1,0 +1,111 @@
+#!lua flags=allow-oom,allow-cross-slot-keys,no-writes
+-- include: names scores clock hold score look
+--[[ overdue counts the timers of many partitions of one server that have been due for long and are not settled.
+It reads due and firing themselves, and writes nothing.
+ARGV    1  for how many ms a timer has been due at least
+     2, 3  how many entries of due and of firing were looked at before, in the only partition; else 0
+        then the hash tags of the partitions
+Returns {this server's clock in unix ms, how many timers are overdue, when the first of them was due, or -1, its
+key, how many entries there are that were due by then, whatever is found of them, how many timers wait because they
+are held, because they are set aside, and because a resume has given them a later time, an array of namespaces of
+some that are overdue, then for each partition that was not looked at to its end its hash tag and the next ARGV 2 and
+3}. Where nothing is held, due is counted without being looked at. A timer whose resume is under way counts as given
+a later time. ]]
+now = read_clock()
+local limit = now - tonumber(ARGV[1])
+local overdue, first, first_key, entries, held, parked, spaced = 0, -1, '', 0, 0, 0, 0
+local namespaces, named = {}, {}
+-- How many namespaces a call names.
+local MOST_NAMED = 10
+
+-- note_first notes a timer that is overdue.
+local function note_first(due, key)
+  if first < 0 or due < first then first, first_key = due, key end
+  local namespace = string.match(key, '^[^:]*:[^:]*:[^:]*')
+  if namespace and not named[namespace] and #namespaces < MOST_NAMED then
+    named[namespace], namespaces[#namespaces + 1] = true, namespace
+  end
+end
+
+-- walk visits the entries of a sorted set up to a score, without the first ones, as far as there is room. It returns
+-- how many were visited in all, and whether these are all.
+local function walk(name, to, skip, visit)
+  while names_left > 0 and bytes_left > 0 do
+    local listed = redis.call('ZRANGE', name, '-inf', to, 'BYSCORE', 'LIMIT', skip, SLICE, 'WITHSCORES')
+    for i = 1, #listed, 2 do
+      visit(listed[i], tonumber(listed[i + 1]))
+      bytes_left = bytes_left - #listed[i]
+    end
+    skip, names_left = skip + #listed / 2, names_left - #listed / 2
+    if #listed < 2 * SLICE then return skip, true end
+  end
+  return skip, false
+end
+
+-- count_due counts the entries of due. What is set aside has its next look there, and is counted in aside.
+local function count_due(due_key, is_held, skip)
+  local late = redis.call('ZCOUNT', due_key, '-inf', int(limit))
+  if skip == 0 then entries = entries + late end
+  local function visit(member, due)
+    local key = string.match(member, '^:[^:]*:(.*)$') or member
+    if is_held and is_held(key, due) then
+      held = held + 1
+      return
+    elseif string.sub(member, 1, 2) == ':s' then
+      overdue = is_held and overdue or overdue - 1
+      return
+    end
+    if is_held then overdue = overdue + 1 end
+    note_first(due, key)
+  end
+  if is_held then return walk(due_key, int(limit), skip, visit) end
+  overdue = overdue + late
+  local listed, n = look(due_key, '-inf', int(limit), SLICE)
+  for i = 1, 2 * n, 2 do visit(listed[i], tonumber(listed[i + 1])) end
+  return 0, true
+end
+
+-- count_firing counts the entries of firing, whose scores are no due times.
+local function count_firing(prefix, is_held, skip)
+  local firing_key = prefix .. 'firing'
+  local refuses = redis.call('EXISTS', prefix .. 'refused') == 1
+  if skip == 0 then
+    local still = redis.call('ZCOUNT', firing_key, HELD_TEXT, '+inf')
+    held, entries = held + still, entries + redis.call('ZCARD', firing_key) - still
+  end
+  return walk(firing_key, '(' .. HELD_TEXT, skip, function(ref, score)
+    local due, attempt, key = string.match(ref, '^(%d+):(%d*):(.*)$')
+    due = tonumber(due)
+    if not due or attempt == '0' or due > limit then return end
+    local later = score >= 1 and score % 1 == FREED and math.floor(score) or due
+    -- A hold that is over but for its resume reaches up to its cutoff, any other one to infinity.
+    local resumed = is_held and is_held(key, due) and not is_held(key, math.huge)
+    if refuses and redis.call('ZSCORE', prefix .. 'refused', ref) then
+      parked = parked + 1
+    elseif is_free(score) and is_held and is_held(key, due_of_free(ref, score)) then
+      held = held + 1
+    elseif later > limit or resumed then
+      spaced = spaced + 1
+    else
+      overdue = overdue + 1
+      note_first(later, key)
+    end
+  end)
+end
+
+local out = { now, 0, 0, 0, 0, 0, 0, 0, 0 }
+for i = 4, #ARGV do
+  local prefix = PREFIX .. ARGV[i] .. SUFFIX -- never exists, see index.lua
+  local here = redis.pcall('EXISTS', prefix .. 'due', prefix .. 'firing', prefix)
+  if type(here) ~= 'table' and here > 0 then
+    local _, is_held = read_holds(redis.call('HGET', prefix .. 'data', ':h:') or nil)
+    if ARGV[2] == '0' and ARGV[3] == '0' then parked = parked + redis.call('ZCARD', prefix .. 'aside') end
+    local due_next, due_all = count_due(prefix .. 'due', is_held, tonumber(ARGV[2]))
+    local firing_next, firing_all = count_firing(prefix, is_held, tonumber(ARGV[3]))
+    if not due_all or not firing_all then
+      out[#out + 1], out[#out + 2], out[#out + 3] = ARGV[i], due_next, firing_next
+    end
+  end
+end
+out[2], out[3], out[4], out[5], out[6], out[7], out[8], out[9] = overdue, first, first_key, entries, held, parked, spaced, namespaces
+return out

@@ -1,0 +1,104 @@
+package query
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// overdueRounds is in how many calls beyond the first one the timers of a partition with more are looked at: some 20,000 entries.
+const overdueRounds = 20
+
+// Overdue is the timers of a node that have been due for long, and are not settled.
+type Overdue struct {
+	At     time.Time // by the server's clock
+	Timers int64
+	Over   bool // there are more than were looked at
+	// First is the timer that was due first, and Due when; the zero Key if none is overdue.
+	First keys.Key
+	Due   time.Time
+	// Namespaces are those of some of them, in order.
+	Namespaces []string
+	// Entries is how many entries of the index were due by then, whatever they are. Unlike Timers it is exact.
+	Entries int64
+
+	Held, Parked, Spaced int64 // timers that wait besides: on hold, set aside, or given a later time by a resume
+}
+
+// CountOverdue counts the timers of the node that have been due for a time and are not settled, from the index itself. It looks at a
+// bounded number of entries, in calls that hold Redis for a millisecond or two.
+func CountOverdue(ctx context.Context, n *schedule.Node, since time.Duration) (all Overdue, err error) {
+	script := n.Index().Script(lua, "overdue")
+	type part struct{ tag, due, firing any }
+	var rest []part
+	read := func(cmd *redis.Cmd) error {
+		reply, err := schedule.ReadReply(cmd, 9, 3)
+		if err != nil {
+			return err
+		}
+		all.add(reply)
+		for i := 9; i < len(reply); i += 3 {
+			rest = append(rest, part{reply[i], reply[i+1], reply[i+2]})
+		}
+		return nil
+	}
+	err = n.Master().RunOver(ctx, script, overviewChunk, []any{since.Milliseconds(), 0, 0}, read)
+	for round := 0; err == nil && len(rest) > 0 && round < overdueRounds; round++ {
+		next := rest[0]
+		rest = rest[1:]
+		err = read(script.Run(ctx, n.Server(), nil, since.Milliseconds(), next.due, next.firing, next.tag))
+	}
+	all.Over = len(rest) > 0
+	slices.Sort(all.Namespaces)
+	all.Namespaces = slices.Compact(all.Namespaces)
+	if err != nil {
+		return all, fmt.Errorf("schedule: count the timers that are overdue: %w", err)
+	}
+	return all, nil
+}
+
+// add adds what one call has counted.
+func (o *Overdue) add(reply schedule.Reply) {
+	o.At = schedule.Millis(reply.Int(0)).Time()
+	o.Timers += reply.Int(1)
+	if key, err := keys.Parse(reply.Text(3)); err == nil && reply.Int(2) >= 0 {
+		o.first(key, schedule.Millis(reply.Int(2)).Time())
+	}
+	o.Entries += reply.Int(4)
+	o.Held += reply.Int(5)
+	o.Parked += reply.Int(6)
+	o.Spaced += reply.Int(7)
+	for _, name := range reply.List(8) {
+		if text, ok := name.(string); ok {
+			o.Namespaces = append(o.Namespaces, text)
+		}
+	}
+}
+
+// first notes the timer that was due first.
+func (o *Overdue) first(key keys.Key, due time.Time) {
+	if o.Due.IsZero() || due.Before(o.Due) {
+		o.First, o.Due = key, due
+	}
+}
+
+// Add adds the timers of another node.
+func (o *Overdue) Add(other Overdue) {
+	if other.At.After(o.At) {
+		o.At = other.At
+	}
+	o.Timers, o.Over, o.Entries = o.Timers+other.Timers, o.Over || other.Over, o.Entries+other.Entries
+	o.Held, o.Parked, o.Spaced = o.Held+other.Held, o.Parked+other.Parked, o.Spaced+other.Spaced
+	if !other.Due.IsZero() {
+		o.first(other.First, other.Due)
+	}
+	o.Namespaces = append(o.Namespaces, other.Namespaces...)
+	slices.Sort(o.Namespaces)
+	o.Namespaces = slices.Compact(o.Namespaces)
+}
