@@ -18,6 +18,14 @@ type Counts struct {
 	// Deaf is the channels of keyspace events that it may not hear now, each as ACL SETUSER grants it, and User its user in Redis.
 	Deaf []string `json:"d,omitempty"`
 	User string   `json:"u,omitempty"`
+	// Wrong is what its own checks find wrong now.
+	Wrong []Wrong `json:"w,omitempty"`
+}
+
+// Wrong is a check of a timerd's own readiness that fails.
+type Wrong struct {
+	Check string `json:"c"`
+	Text  string `json:"t"` // the reason
 }
 
 // Clone returns a copy that shares nothing with c.

@@ -62,6 +62,15 @@ func (c *counts) setDeaf(lacking []rights.Lacking) {
 	}
 }
 
+// setWrong notes which of the timerd's own checks fail.
+func (c *counts) setWrong(wrong []schedule.Wrong) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !slices.Equal(wrong, c.all.Wrong) {
+		c.all.Wrong, c.changed = wrong, true
+	}
+}
+
 // say returns what is to be said with the next heartbeat; nil for nothing.
 func (c *counts) say() *schedule.Counts {
 	c.mu.Lock()

@@ -6,12 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/status"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // How often readiness is checked, and how long a check may take. Together they
@@ -25,6 +27,8 @@ const (
 	checkStale = checkInterval + checkTimeout + time.Second
 	// startGrace is how long a part may take to get going before that is logged.
 	startGrace = 5 * time.Second
+	// mostWrong is how many bytes of a reason others are told.
+	mostWrong = 500
 )
 
 // errUnchecked is a check's result until it has run.
@@ -38,6 +42,8 @@ type readiness struct {
 	// besides finds what is wrong with the installation; nil for nothing.
 	besides func() diag.Findings
 	clients diag.Clients // how the commands in fixes reach the servers
+	// tell takes the checks that fail for a reason of their own, whenever one has run; nil for nobody.
+	tell func([]schedule.Wrong)
 
 	mu sync.Mutex // guards what the checks said
 }
@@ -48,6 +54,8 @@ type check struct {
 	after []string // checks without which this one cannot pass
 	// ask returns nil, or what is wrong in words for an operator, and ends when its context does.
 	ask func(context.Context) error
+	// lesser says that timerd fires and hears while it fails: /readyz stays 200.
+	lesser bool
 
 	err    error // what it said last
 	at     time.Time
@@ -108,36 +116,63 @@ func (r *readiness) note(c *check, err error) {
 		c.grace = now
 	}
 	c.err, c.at = err, now
+	if r.tell != nil {
+		r.tell(r.wrong())
+	}
+}
+
+// wrong returns the checks that fail, without those that wait for another one and those of the first moments. r.mu is held.
+func (r *readiness) wrong() (all []schedule.Wrong) {
+	failing := map[string]bool{}
+	for _, c := range r.checks {
+		waits := slices.ContainsFunc(c.after, func(name string) bool { return failing[name] })
+		if failing[c.name] = c.err != nil; c.logged && c.err != nil && !waits {
+			text := diag.Of(c.name, c.err, "").Text
+			all = append(all, schedule.Wrong{Check: c.name, Text: strings.ToValidUTF8(text[:min(len(text), mostWrong)], "")})
+		}
+	}
+	return all
 }
 
 // passes tells whether a check passes by what it said last.
 func (r *readiness) passes(name string) bool {
-	return !slices.ContainsFunc(r.state(), func(f diag.Finding) bool { return f.Check == name && f.Level == diag.Fail })
+	return !slices.ContainsFunc(r.own(), func(f diag.Finding) bool { return f.Check == name && f.Level != diag.OK })
 }
 
-// state returns what each check said last, in the order they were added, and then, as warnings, what else is wrong.
-func (r *readiness) state() (all diag.Findings) {
+// own returns what each check said last, in the order they were added.
+func (r *readiness) own() (all diag.Findings) {
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	for _, c := range r.checks {
 		err := c.err
 		if age := time.Since(c.at); age > checkStale {
 			err = fmt.Errorf("the check has not answered for %v", age.Round(time.Second))
 		}
 		cause := slices.IndexFunc(c.after, func(name string) bool { return all.Has(diag.Fail, name) })
+		f := diag.Finding{Level: diag.OK, Check: c.name, Text: "ok"}
 		switch {
 		case err == nil:
-			all.Add(diag.Finding{Level: diag.OK, Check: c.name, Text: "ok"})
 		case cause >= 0:
-			all.Add(diag.Finding{Level: diag.Fail, Check: c.name, Text: "it waits for " + c.after[cause]})
+			f = diag.Finding{Level: diag.Fail, Check: c.name, Text: "it waits for " + c.after[cause]}
 		default:
-			all.Add(diag.Of(c.name, err, ""))
+			f = diag.Of(c.name, err, "")
 		}
+		if c.lesser && f.Level == diag.Fail {
+			f.Level, f.Text = diag.Warn, "failed: "+f.Text
+		}
+		all.Add(f)
 	}
-	r.mu.Unlock()
+	return all
+}
+
+// state returns the lines of /readyz: the checks of this timerd, and then, as warnings, what else is wrong with the installation.
+func (r *readiness) state() diag.Findings {
+	all := r.own()
 	if r.besides != nil {
 		tells := status.ReadyChecks()
+		own := slices.Clone(all)
 		for _, f := range r.besides() {
-			if f.Level = diag.Warn; !all.Has(diag.Fail, tells[f.Check]) {
+			if f.Level = diag.Warn; !own.Has(diag.Fail, tells[f.Check]) && !own.Has(diag.Warn, tells[f.Check]) {
 				all.Add(f)
 			}
 		}

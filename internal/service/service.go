@@ -212,7 +212,7 @@ func (s Service) newRetries(js jetstream.JetStream, sched *schedule.Schedule, co
 
 // newReadiness returns the checks of /readyz.
 func (s Service) newReadiness(wrong *problems, all *nodes, publisher *notify.Publisher, member *streams.Member, retries *retry.Consumer) *readiness {
-	r := &readiness{log: s.Logger, besides: wrong.found, clients: wrong.from.Clients}
+	r := &readiness{log: s.Logger, besides: wrong.found, clients: wrong.from.Clients, tell: all.metrics.counts.setWrong}
 	r.add(status.ReadyRedis, func(ctx context.Context) error {
 		err := all.check(ctx)
 		if lacks := wrong.lacks(); lacks != nil && (err == nil || redis.IsPermissionError(err)) {
@@ -226,6 +226,7 @@ func (s Service) newReadiness(wrong *problems, all *nodes, publisher *notify.Pub
 	})
 	r.add("installation", func(context.Context) error { return member.Healthy() }, status.ReadyRedis, status.ReadyJetStream)
 	r.add("retry consumer", func(context.Context) error { return retries.Healthy() }, status.ReadyRedis, status.ReadyJetStream)
+	r.checks[len(r.checks)-1].lesser = true // timers fire
 	if s.Config.Service.KeyspaceEvents {
 		r.add("keyspace events", all.hears, status.ReadyRedis)
 	}

@@ -54,8 +54,9 @@ func serving() []string { return []string{diag.CheckRedis, diag.CheckRights, dia
 // installation is a row here and a row in docs/runbook.md. What it judges is gathered into facts before.
 func checks() []check {
 	redis := slices.Clip(serving())
+	both := slices.Concat(redis, []string{diag.CheckNATS, diag.CheckStreams})
 	return []check{
-		{Name: diag.CheckOverdue, Causes: slices.Concat(redis, []string{diag.CheckNATS, diag.CheckStreams, diag.CheckUnattended}), Run: checkOverdue,
+		{Name: diag.CheckOverdue, Causes: slices.Concat(both, []string{diag.CheckUnattended, "claims", ReadyJetStream, "installation"}), Run: checkOverdue,
 			Fix: "fix the cause that is named; without one, look at the log of each timerd, and at the timers: timerd ls --state owed"},
 		{Name: diag.CheckRedis, Ready: ReadyRedis, Run: checkRedis, Fix: "bring that server back: its timers wait there, and none is lost"},
 		{Name: diag.CheckRights, Ready: ReadyRedis, Run: checkRights},
@@ -64,6 +65,11 @@ func checks() []check {
 		{Name: diag.CheckUnattended, Needs: append(redis, diag.CheckTimerds), Run: checkAttended},
 		{Name: diag.CheckNATS, Ready: ReadyJetStream, Run: checkNATS},
 		{Name: diag.CheckStreams, Ready: ReadyJetStream, Needs: []string{diag.CheckNATS}, Run: checkStreams},
+		{Name: "claims", Ready: "claims", Needs: redis, Run: ofTimerds(ReadyRedis, "claims"), Fix: lookAtTimerd},
+		{Name: ReadyJetStream, Ready: ReadyJetStream, Needs: both, Run: ofTimerds(ReadyJetStream), Fix: lookAtTimerd},
+		{Name: "installation", Ready: "installation", Needs: both, Run: ofTimerds("installation"), Fix: lookAtTimerd},
+		{Name: "retry consumer", Ready: "retry consumer", Needs: both, Run: ofTimerds("retry consumer"), Fix: lookAtTimerd},
+		{Name: "keyspace events", Ready: "keyspace events", Needs: redis, Run: ofTimerds("keyspace events"), Fix: lookAtTimerd},
 		{Name: diag.CheckLosses, Run: checkLosses},
 		{Name: diag.CheckClock, Run: checkClocks},
 		{Name: diag.CheckHolds, Needs: redis, Run: checkHolds},

@@ -86,8 +86,10 @@ func versionOf(m query.Member) string {
 }
 
 // clean returns a text that is safe to show: a producer of timers can write where timerds describe themselves.
-func clean(text string) string {
-	const most = 100
+func clean(text string) string { return cleanUpTo(100, text) }
+
+// cleanUpTo is clean for a text of at most so many bytes.
+func cleanUpTo(most int, text string) string {
 	if len(text) > most {
 		text = text[:most] + "…"
 	}
@@ -180,4 +182,29 @@ func checkAttended(f *facts, p *diag.Findings) {
 		found.Level = diag.Warn
 	}
 	p.Add(found)
+}
+
+// lookAtTimerd is what to do about a failure that a timerd reports of itself.
+const lookAtTimerd = "look at /readyz and the log of that timerd, which have the fix; if it does not heal, restart it"
+
+// A heartbeat names at most so many failing checks, with a reason of at most so many bytes each.
+const (
+	mostWrong    = 20
+	longestWrong = 500
+)
+
+// ofTimerds returns the check that reports what living timerds find wrong by some checks of their own readiness.
+func ofTimerds(names ...string) func(*facts, *diag.Findings) {
+	return func(f *facts, p *diag.Findings) {
+		for _, m := range f.members {
+			if !m.Alive || m.Counts == nil || len(m.Counts.Wrong) > mostWrong {
+				continue
+			}
+			for _, w := range m.Counts.Wrong {
+				if slices.Contains(names, w.Check) {
+					p.Fail("", "%s: %s", clean(m.Instance), cleanUpTo(longestWrong, w.Text))
+				}
+			}
+		}
+	}
 }

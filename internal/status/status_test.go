@@ -347,3 +347,29 @@ func TestReportOfLackingRights(t *testing.T) {
 	x.beat("a", nil)
 	expect(t, x.report(), "warn user default lacks +config|get")
 }
+
+// What the readiness of a living timerd finds is told with its name, unless a server explains it. A producer of timers can write there.
+func TestTimerdsTellWhatIsWrongWithThem(t *testing.T) {
+	t.Parallel()
+	x := newInstallation(t)
+	self := schedule.Self{Instance: "a", Version: "v1", Counts: &schedule.Counts{Wrong: []schedule.Wrong{
+		{Check: "keyspace events", Text: "no canary came back\x1b"}, {Check: status.ReadyRedis, Text: "dial: timeout"}, {Check: "unknown", Text: "x"},
+		{Check: "retry consumer", Text: strings.Repeat("y", 1000)}, {Check: status.ReadyJetStream, Text: "NATS is away"},
+	}}}
+	if _, err := x.sched.Node.Heartbeat(t.Context(), self, time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	x.beat("b", nil)
+	r := x.report()
+	expect(t, r, "fail a: dial: timeout", "fail a: NATS is away", "fail a: yyy", "fail a: no canary came back%1B")
+	for _, check := range []string{"claims", status.ReadyJetStream, "retry consumer", "keyspace events"} {
+		if !r.Problems.Has(diag.Fail, check) {
+			t.Errorf("no failure of %s: %+v", check, r.Problems)
+		}
+	}
+	if slices.ContainsFunc(r.Problems, func(f diag.Finding) bool { return len(f.Text) > 600 }) {
+		t.Errorf("a text is too long: %+v", r.Problems)
+	}
+	expect(t, status.Sources{Schedule: x.sched.Schedule, NoNATS: diag.Finding{Text: "away", Fix: "start it"}}.Gather(t.Context()),
+		"fail the state of the streams is unknown", "fail a: dial: timeout", "fail a: no canary came back%1B")
+}
