@@ -181,7 +181,8 @@ func TestManyRetriesBesideOneKey(t *testing.T) {
 	dues := x.rdb.ZRangeWithScores(t.Context(), keys.Single.Due(), 0, -1).Val()
 	for _, z := range dues {
 		if member, _ := z.Member.(string); member != k {
-			if off := int64(z.Score) - int64(due); off < 0 || off > 16*most {
+			// A free ms is found by jumps at random: one run in a hundred has a timer further off than 16*most, one in millions this far.
+			if off := int64(z.Score) - int64(due); off < 0 || off > 64*most {
 				t.Fatalf("%s is due %d ms off", member, off)
 			}
 			x.do("ZADD", keys.Single.Due(), "XX", 1, member)
