@@ -144,7 +144,7 @@ func TestSweeps(t *testing.T) {
 		c, k, takenOver := &claims{bench: b}, &keeper{bench: b}, make(chan struct{}, 1)
 		s := sweeper{
 			scanner: c, keeper: k, agenda: newAgenda(b), health: newHealth(), takenOver: takenOver, interval: time.Second, lease: time.Minute,
-			log: b.logger(), onScanned: func(schedule.DueScan) {}, onReplanned: func(int) {},
+			log: b.logger(), onTorn: func([]schedule.Torn) {}, onScanned: func(schedule.DueScan) {}, onReplanned: func(int) {},
 			onSetBack: func() { b.change(func() { b.note("set back") }) },
 		}
 		defer start(s.run)()

@@ -19,6 +19,7 @@ type Node interface {
 	Claimer
 	Scanner
 	Keeper
+	Restorer
 	Membership
 	Auditor
 }
@@ -55,6 +56,8 @@ type Reconciler struct {
 	OnScanned func(schedule.DueScan)
 	// OnClaimed is called after each claim that changed something.
 	OnClaimed func(schedule.ClaimResult)
+	// OnVanished is called with how many timers or records have vanished from the schedule, before they are put back.
+	OnVanished func(missing int64)
 	// OnReplanned is called with how many occurrences of timers that repeat were planned again.
 	OnReplanned func(n int)
 
@@ -87,6 +90,7 @@ func New(node Node, p Publisher, namespaces keys.Namespaces, instance string) *R
 		OnAudit:       func(string, schedule.Observed, time.Duration) {},
 		OnScanned:     func(schedule.DueScan) {},
 		OnClaimed:     func(schedule.ClaimResult) {},
+		OnVanished:    func(int64) {},
 		OnReplanned:   func(int) {},
 		agenda:        newAgenda(node),
 		health:        newHealth(),
@@ -138,8 +142,12 @@ func (r *Reconciler) Run(ctx context.Context) {
 		name: r.node.Name(), claimer: r.node, publisher: r.publisher, agenda: r.agenda, health: r.health, busy: &r.claiming,
 		lease: r.Lease, log: r.Logger, onClaimed: r.OnClaimed, precise: precise,
 	}
+	restore := restorer{
+		node: r.node, agenda: r.agenda, coverage: r.Coverage, lease: r.Lease, log: r.Logger, onVanished: r.OnVanished,
+		torn: make(chan []schedule.Torn, 1),
+	}
 	sweep := sweeper{
-		scanner: r.node, keeper: r.node, agenda: r.agenda, health: r.health, takenOver: r.takenOver,
+		onTorn: restore.note, scanner: r.node, keeper: r.node, agenda: r.agenda, health: r.health, takenOver: r.takenOver,
 		interval: r.SweepInterval, lease: r.Lease, log: r.Logger, onScanned: r.OnScanned, onReplanned: r.OnReplanned,
 		onSetBack: func() { r.Coverage.ask(reasonSetBack) },
 	}
@@ -152,7 +160,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 		namespaces: r.namespaces, instance: r.instance, interval: r.SweepInterval, lease: r.Lease, log: r.Logger, onAudit: r.OnAudit,
 	}
 	var wg sync.WaitGroup
-	for _, loop := range []func(context.Context){fire.run, sweep.run, beat.run, audit.run} {
+	for _, loop := range []func(context.Context){fire.run, sweep.run, restore.run, beat.run, audit.run} {
 		wg.Go(func() { loop(ctx) })
 	}
 	wg.Wait()

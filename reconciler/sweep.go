@@ -67,6 +67,7 @@ type sweeper struct {
 	interval, lease time.Duration
 	log             *slog.Logger
 	onScanned       func(schedule.DueScan)
+	onTorn          func([]schedule.Torn)
 	onReplanned     func(n int)
 	onSetBack       func() // called when the clock was set back, unless this timerd is passive
 
@@ -99,6 +100,7 @@ func (s *sweeper) scanDue(ctx context.Context) error {
 	}
 	s.passive = passive
 	s.agenda.found(found, s.interval <= s.lease)
+	s.onTorn(found.Torn)
 	s.onScanned(found)
 	switch moving := len(found.Moving) > 0; {
 	case moving && !s.moving:

@@ -69,6 +69,7 @@ func (x *index) set(key string) {
 func TestAppsWithoutTimersAreForgotten(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
+	x.damaged = true
 	for _, app := range []string{"stays", "goes", "again", "aside", "retried"} {
 		x.set(app + ":b:c:1")
 	}

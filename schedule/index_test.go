@@ -1,6 +1,7 @@
 package schedule_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -33,6 +34,8 @@ type index struct {
 	rdb  *redis.Client
 	dues map[string]int64 // when the timers that were set are due, in unix ms
 	old  bool             // whether hints are of long ago
+
+	damaged bool // the test has overwritten the index, or taken rights
 }
 
 func newIndex(t testing.TB, opts ...devserver.RedisOption) *index {
@@ -55,7 +58,17 @@ func newIndexFor(t testing.TB, timerd, tests *redis.Client, maxPayload int) *ind
 	}
 	n := onlyNode(t, s)
 	n.HearSince(0)
-	return &index{Schedule: s, Node: n, t: t, rdb: tests, dues: map[string]int64{}}
+	x := &index{Schedule: s, Node: n, t: t, rdb: tests, dues: map[string]int64{}}
+	t.Cleanup(x.isWhole)
+	return x
+}
+
+// isWhole checks that each timer and each firing has its record, and each record its timer or firing: no step may leave half of one.
+func (x *index) isWhole() {
+	found, err := x.ScanDue(context.Background(), schedule.Forever, time.Minute)
+	if err == nil && len(found.Torn) > 0 && !x.damaged {
+		x.t.Errorf("half of %d timers is missing", found.Torn[0].Missing)
+	}
 }
 
 // onlyNode returns the node of a schedule on a single Redis.

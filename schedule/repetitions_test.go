@@ -107,6 +107,7 @@ func TestRepetitionsSayEverything(t *testing.T) {
 func TestRepetitionAmongManyFirings(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
+	x.damaged = true
 	x.awaitClock(x.repeats("p", "EVERY", 100))
 	x.occurs("every 100ms 1 p")
 	var others []redis.Z

@@ -81,6 +81,7 @@ func TestDeniedTimersAreLookedAtLessAndLess(t *testing.T) {
 	x.do("FCALL", "timer_set", 1, denied, "p", "PX", 20)
 	x.awaitExpiry(denied)
 	x.setAside(1)
+	x.damaged = true
 	member := x.rdb.ZRange(t.Context(), keys.Single.Due(), 0, 0).Val()[0]
 	for _, late := range []time.Duration{time.Second, 8 * time.Second, time.Hour} {
 		older := fmt.Sprintf(":s%d.:%s", x.redisNow()-late.Milliseconds(), denied)
@@ -285,6 +286,9 @@ func TestRefusedClaimsLoseNothing(t *testing.T) {
 			if len(ids) != want {
 				t.Errorf("fired %v, want %d", ids, want)
 			}
+			// What the claim has left behind makes no second timer.
+			x.restores(0, 0)
+			x.claims()
 		})
 	}
 }

@@ -30,6 +30,7 @@ type DueScan struct {
 	Heads           []Head           // the partitions with something to claim within the time that was asked for
 	Leases          []Head           // those of them with firings, and when the first of these can be claimed
 	Moving          []keys.Partition // the partitions whose slots are moving: nothing in them changes meanwhile
+	Torn            []Torn           // the partitions that have lost something, of those that were looked at in full
 
 	at Millis // when the server looked
 }
@@ -110,12 +111,13 @@ func (n *Node) Sweep(ctx context.Context, l Look) (DueScan, error) {
 	all := first || l.All || !told
 	for i := range r.chunks {
 		c := &r.chunks[i]
-		seen, err := n.sweepChunk(ctx, c, l, first || (r.sweeps+i)%fullEach == 0, all)
+		seen, err := n.sweepChunk(ctx, c, l, first || c.torn || (r.sweeps+i)%fullEach == 0, all)
 		if err != nil {
 			r.partitions = nil // all anew
 			return found, err
 		}
 		found.Heads, found.Leases, found.Moving = append(found.Heads, seen.Heads...), append(found.Leases, seen.Leases...), append(found.Moving, c.moving...)
+		found.Torn = append(found.Torn, seen.Torn...)
 		found.Pending, found.Firing, found.Held = found.Pending+c.counted.Pending, found.Firing+c.counted.Firing, found.Held+c.counted.Held
 		found.Parked.Add(c.counted.Parked)
 	}
@@ -141,6 +143,7 @@ type roundChunk struct {
 	counted    DueScan          // the counts alone
 	looked     time.Time        // when it was asked for all that is to be claimed, in full or not
 	moving     []keys.Partition // as it was then
+	torn       bool             // one of them has lost something: they are looked at in full with the next sweep, too
 }
 
 // newRound begins a round. The chunks have their turns one after the other within a time.
@@ -206,7 +209,7 @@ func (n *Node) sweepChunk(ctx context.Context, c *roundChunk, l Look, full, all 
 		return seen, nil
 	}
 	if err == nil {
-		c.moving = seen.Moving
+		c.moving, c.torn = seen.Moving, len(seen.Torn) > 0
 		n.witness(seen.at, time.Now())
 	}
 	return seen, err
@@ -224,12 +227,19 @@ func (n *Node) scanHeads(ctx context.Context, tags string, within time.Duration,
 	return found, nil
 }
 
+// tornMark is what a scan returns instead of a due time for a partition that has lost something.
+const tornMark = -2
+
 // addHeads takes in of each of some partitions when something is to be claimed there, negative if it is not there as a whole, and when
-// the first lease ends, if any does.
+// the first lease ends, if any does; and of some how much they have lost.
 func (d *DueScan) addHeads(rows Reply) {
 	for i := 0; i+2 < len(rows); i += 3 {
 		p, due := keys.Partition(rows.Text(i)), Millis(rows.Int(i+1))
-		if due < 0 {
+		switch {
+		case due == tornMark:
+			d.Torn = append(d.Torn, Torn{p, rows.Int(i + 2)})
+			continue
+		case due < 0:
 			d.Moving = append(d.Moving, p)
 			continue
 		}

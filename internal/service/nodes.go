@@ -28,6 +28,9 @@ const watchInterval = time.Second
 // followTimeout bounds one look at them.
 const followTimeout = 5 * time.Second
 
+// vanishedFor is for how long timers that have vanished are told of: until that is kept in NATS.
+const vanishedFor = time.Minute
+
 // nodes serves the nodes of the schedule. Those of a cluster come and go as the cluster changes.
 type nodes struct {
 	config     config.Service
@@ -55,6 +58,8 @@ type servedNode struct {
 	counts     schedule.DueScan // what the last sweep counted; guarded by nodes.mu
 	scanned    bool             // there was one; guarded by nodes.mu
 	incomplete bool             // events that adoption needs are missing; guarded by nodes.mu
+	vanished   int64            // timers that have vanished of late; guarded by nodes.mu
+	vanishedAt time.Time        // when that was noticed last; guarded by nodes.mu
 }
 
 // newServed returns what is to serve a node.
@@ -77,6 +82,9 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 		s.metrics.cancelled.Add(float64(claimed.Cancelled))
 		aside.note(claimed.Parked, claimed.ParkedKey)
 		s.taken.note(&claimed)
+	}
+	rec.OnVanished = func(missing int64) {
+		s.update(func() { n.vanished, n.vanishedAt = missing, time.Now() })
 	}
 	rec.OnReplanned = func(n int) { s.metrics.replanned.Add(float64(n)) }
 	rec.Coverage.OnGap = func(reason string) {
@@ -296,6 +304,9 @@ func (s *nodes) counted() (all []streams.Counted) {
 			continue
 		}
 		one := streams.Counted{Server: node.Name(), Key: slices.Min(partitions).Counted(), Timers: -1}
+		if time.Since(n.vanishedAt) < vanishedFor {
+			one.Vanished = n.vanished
+		}
 		if n.scanned {
 			one.Timers = n.counts.Pending + n.counts.Firing + n.counts.Held
 		}

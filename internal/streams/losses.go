@@ -36,6 +36,9 @@ type Loss struct {
 	At      time.Time `json:"at"`               // when it was noticed
 	Counted time.Time `json:"counted"`          // when it was counted last before
 	Had     int64     `json:"had"`              // timers, or events, by that count
+	// Vanished is how many timers have vanished from the schedule of a server that has its other data. They were put back as far as their
+	// other half was there.
+	Vanished int64 `json:"vanished,omitempty"`
 }
 
 // Finding returns what is told of it. now is how many timers the server has, negative if that is not known.
@@ -51,6 +54,11 @@ func (l Loss) Finding(now int64) diag.Finding {
 	server := "Redis"
 	if l.Server != "" {
 		server += " at " + l.Server
+	}
+	if l.Vanished > 0 {
+		f.Text = fmt.Sprintf("%d timers had vanished from the schedule of %s, as was noticed at %s: somebody has deleted keys timerd:… or members of them; they were put back, but some may have lost their payloads or fired at another time", l.Vanished, server, at)
+		f.Fix = "allow only timerd to write keys timerd:… (deploy/users.acl), and see timerd's log for how many were put back (docs/runbook.md#data-was-lost)" + acknowledge
+		return f
 	}
 	f.Text = fmt.Sprintf("%s has lost its data, flushed or replaced by an older copy, as was noticed at %s; it had %d timers at the last count, at %s", server, at, l.Had, counted)
 	if now >= 0 {
@@ -76,6 +84,8 @@ type Counted struct {
 	Server string // "" where there is one
 	Key    string // where it keeps the count: it has the key's slot
 	Timers int64  // negative as long as that is not known
+
+	Vanished int64 // timers that have vanished from the schedule of late, and were put back as far as possible
 }
 
 // Losses notices data that was lost: for each server of Redis a number that grows is kept there and in NATS, with how many
@@ -87,11 +97,12 @@ type Losses struct {
 	servers func() []Counted
 	log     *slog.Logger
 	known   map[string]count // by key; for run's goroutine
+	told    map[string]int64 // by key: how many timers had vanished when that was told last; likewise
 }
 
 // NewLosses returns Losses of the servers that servers returns.
 func NewLosses(rdb redis.UniversalClient, js jetstream.JetStream, streams Config, servers func() []Counted, log *slog.Logger) *Losses {
-	return &Losses{site: site{rdb, js, streams.Names}, streams: streams, servers: servers, log: log, known: map[string]count{}}
+	return &Losses{site: site{rdb, js, streams.Names}, streams: streams, servers: servers, log: log, known: map[string]count{}, told: map[string]int64{}}
 }
 
 // Run looks again and again until ctx ends.
@@ -138,7 +149,12 @@ func (l *Losses) look(ctx context.Context) error {
 	}
 	var losses []Loss
 	var all []counting
-	for _, server := range l.servers() {
+	servers := l.servers()
+	for _, server := range servers {
+		if server.Vanished > l.told[server.Key] {
+			now := time.Now().UTC().Truncate(time.Millisecond)
+			losses = append(losses, Loss{Server: server.Server, At: now, Counted: now, Vanished: server.Vanished})
+		}
 		c, lost, err := l.lookAt(ctx, server, newer(l.known[server.Key], stored[server.Key]), fired)
 		if err != nil {
 			l.log.Debug("cannot count the timers", "redis", server.Server, "err", err)
@@ -149,6 +165,9 @@ func (l *Losses) look(ctx context.Context) error {
 	// A new count hides the loss. So it is kept only once the loss is told: whoever dies in between, the next look notices it again.
 	if err := l.tell(ctx, losses); err != nil {
 		return err
+	}
+	for _, server := range servers {
+		l.told[server.Key] = server.Vanished
 	}
 	return l.keep(ctx, all, stored)
 }
@@ -245,7 +264,7 @@ func (l *Losses) tell(ctx context.Context, losses []Loss) error {
 	return changeLosses(ctx, l.site.js, l.streams, func(told []Loss) []Loss {
 		for _, loss := range losses {
 			isSame := func(o Loss) bool {
-				return o.Stream == loss.Stream && o.Server == loss.Server && (o.Counted.Equal(loss.Counted) || loss.At.Sub(o.At).Abs() < sameLoss)
+				return o.Stream == loss.Stream && o.Server == loss.Server && (o.Vanished > 0) == (loss.Vanished > 0) && (o.Counted.Equal(loss.Counted) || loss.At.Sub(o.At).Abs() < sameLoss)
 			}
 			if !slices.ContainsFunc(told, isSame) {
 				told = append(told, loss)

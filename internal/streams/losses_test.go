@@ -83,3 +83,35 @@ func TestLossesSurviveWhoNoticesThem(t *testing.T) {
 		})
 	}
 }
+
+// Timers that have vanished from the schedule are told once, by whoever notices it, and again when others vanish later.
+func TestVanishedTimersAreTold(t *testing.T) {
+	t.Parallel()
+	rdb, js := testenv.Redis(t).Client(), testenv.NATS(t).JetStream()
+	if err := streams.Ensure(t.Context(), js, streams.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	vanished := int64(0)
+	counted := func() []streams.Counted {
+		return []streams.Counted{{Key: keys.Single.Counted(), Timers: 7, Vanished: vanished}}
+	}
+	var log testenv.Output
+	all := []*streams.Losses{
+		streams.NewLosses(rdb, js, streams.Config{}, counted, log.Logger()), streams.NewLosses(rdb, js, streams.Config{}, counted, log.Logger()),
+	}
+	for _, step := range []struct {
+		vanished int64
+		told     int
+	}{{0, 0}, {3, 1}, {3, 0}, {0, 0}, {2, 1}} {
+		vanished = step.vanished
+		for _, l := range all {
+			if err := l.Look(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		told, err := streams.AcknowledgeLosses(t.Context(), js, streams.Config{})
+		if err != nil || len(told) != step.told || len(told) > 0 && told[0].Vanished != vanished {
+			t.Errorf("%d vanished: told %+v, %v", vanished, told, err)
+		}
+	}
+}

@@ -134,13 +134,14 @@ end
 
 -- upsert makes the index agree with a live trigger key that runs out at the time at.
 -- was is when the index has it due, or nil. It returns 1 for a new timer, 2
--- for one whose due time changed, 0 otherwise.
+-- for one whose due time changed, 0 otherwise. The record of a timer that due has lost is better than none.
 local function upsert(key, was, at, max)
   local record = record_of(key, max)
   if not was then
-    note_size(record or 'm:')
+    record = record or redis.call('HGET', data_key, key) or 'm:'
+    note_size(record)
     redis.call('ZADD', due_key, at, key)
-    redis.call('HSET', data_key, key, record or 'm:')
+    redis.call('HSET', data_key, key, record)
     return 1
   end
   local current = record and redis.call('HGET', data_key, key)

@@ -96,6 +96,8 @@ local kinds = {
     if was and was > now and not string.find(flags(redis.call('HGET', data_key, key) or 'm:'), 'e', 1, true) then
       cancel_pending(key)
       cancelled = cancelled + 1
+    elseif not was and redis.call('HDEL', data_key, key) == 1 then -- due has lost it
+      end_repetition(key)
     end
   end,
 
@@ -138,7 +140,9 @@ local kinds = {
       elseif known or was and not at then
         return touch(key, was, at)
       else
-        fire(key, now, 'mx:', 0)
+        record = not was and redis.call('HGET', data_key, key) or 'm:' -- where due has lost it
+        if not was then redis.call('HDEL', data_key, key) end
+        fire(key, now, add_flag(record, 'x'), 0)
       end
       owed = owed + 1
     end
@@ -194,7 +198,7 @@ local function observe_group(given_kinds, names)
         touch(key, due, at)
       elseif at > now and not due then
         times[#times + 1], times[#times + 2] = at, key
-        records[#records + 1], records[#records + 2] = key, record_of(key, MAX_PAYLOAD) or 'm:'
+        records[#records + 1], records[#records + 2] = key, record_of(key, MAX_PAYLOAD) or redis.call('HGET', data_key, key) or 'm:'
         note_size(records[#records])
         count(1)
       elseif at > now and not owing then

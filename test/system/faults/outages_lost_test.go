@@ -1,11 +1,15 @@
 package faults_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 
 	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/test/system"
 )
 
 const acknowledge = `timerd status --acknowledge`
@@ -51,7 +55,17 @@ func TestOutagesThatLoseTimers(t *testing.T) {
 		}
 		x.Redis.Start()
 	}
-	x.play(flushed, older)
+	torn := lost()
+	torn.name = "a sorted set of timerd's deleted"
+	torn.text = "[5-7] timers had vanished from the schedule of Redis, as was noticed at .*: somebody has deleted keys"
+	torn.bring = func(x *scene) {
+		x.set(7)
+		x.Do("DEL", keys.Single.Due())
+		testenv.Eventually(t, system.Patience, func() bool {
+			return fmt.Sprint(x.Do("ZCARD", keys.Single.Due())) == "7"
+		}, "the timers to be put back")
+	}
+	x.play(torn, flushed, older)
 	x.p.Stop()
 }
 

@@ -1,0 +1,56 @@
+package reconciler
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// halves is a Restorer.
+type halves struct {
+	*bench
+	err error
+}
+
+func (h *halves) Restore(context.Context, keys.Partition, time.Duration) (schedule.Restored, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.note("restore")
+	return schedule.Restored{Timers: 3, Due: schedule.AtOnce}, h.err
+}
+
+// What two sweeps in a row find to be missing is put back, told once, and an audit follows. Where that does not help it is tried again
+// after some time.
+func TestMissingTimersAreRestored(t *testing.T) {
+	t.Parallel()
+	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
+		h, cover := &halves{bench: b}, newCoverage(b.Now)
+		r := restorer{
+			node: h, agenda: newAgenda(b), coverage: cover, log: b.logger(), torn: make(chan []schedule.Torn, 1),
+			onVanished: func(n int64) { b.change(func() { b.note(fmt.Sprint(n, " missing")) }) },
+		}
+		defer start(r.run)()
+		torn := []schedule.Torn{{Partition: keys.Single, Missing: 3}}
+		r.note(torn)
+		r.note(nil)
+		r.note(torn)
+		b.saw(t, time.Second)
+		r.note(torn)
+		b.saw(t, time.Second, "1s 3 missing", "1s restore")
+		if reason := <-cover.asked; reason != reasonVanished {
+			t.Errorf("an audit for %q", reason)
+		}
+		b.change(func() { h.err = errors.New("away") })
+		for range restoreEach - lasting - 1 {
+			r.note(torn)
+		}
+		b.saw(t, time.Second)
+		r.note(torn)
+		b.saw(t, time.Second, "3s 3 missing", "3s restore")
+	})
+}
