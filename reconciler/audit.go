@@ -50,6 +50,7 @@ type auditor struct {
 
 	counted  []schedule.NamespaceCount // by the last audit of all timers, if it reached all
 	recorded time.Time                 // when the last report of an audit was written
+	again    string                    // why an audit of everything was asked for during the one under way; else empty
 }
 
 // run audits until ctx ends.
@@ -92,6 +93,9 @@ func (a *auditor) run(ctx context.Context) {
 			if schedule.IsMoving(err) {
 				wait = max(wait, (auditShare-1)*took)
 			}
+		}
+		if a.again != "" {
+			wait, next, a.again = 0, a.again, ""
 		}
 		select {
 		case <-ctx.Done():
@@ -206,6 +210,9 @@ func (a *auditor) auditPartition(ctx context.Context, audit *schedule.Audit, p k
 		if err != nil {
 			return err
 		}
+		if err := a.adoptAgain(ctx, seen); err != nil {
+			return err
+		}
 		for _, app := range page.Apps {
 			met[app] = true
 		}
@@ -213,6 +220,23 @@ func (a *auditor) auditPartition(ctx context.Context, audit *schedule.Audit, p k
 		if cursor = next; cursor == 0 {
 			return audit.DoubtApps(ctx, p, began, slices.Collect(maps.Keys(met)))
 		}
+	}
+}
+
+// adoptAgain adopts the keys of a gap that was noted during the audit: they may run out before it ends. Another audit follows for the
+// rest.
+func (a *auditor) adoptAgain(ctx context.Context, seen *schedule.Observed) error {
+	select {
+	case reason := <-a.coverage.asked:
+		if a.again == "" || a.again == reasonTakenOver {
+			a.again = reason
+		}
+		if reason == reasonTakenOver { // its timers are in the schedule
+			return nil
+		}
+		return a.adoptAll(ctx, seen)
+	default:
+		return nil
 	}
 }
 

@@ -336,3 +336,68 @@ func TestGoesOnAfterRedisWasAway(t *testing.T) {
 	}, "the library to be loaded again")
 	testenv.Eventually(t, bound, func() bool { return len(f.publisher.fired()) == 3 }, "the third to fire")
 }
+
+// gapped is a node of whose events some are missed while its index is audited for the first time.
+type gapped struct {
+	*schedule.Node
+	once sync.Once
+	miss func()
+}
+
+func (g *gapped) ScanDue(ctx context.Context, within, lease time.Duration) (schedule.DueScan, error) {
+	found, err := g.Node.ScanDue(ctx, within, lease)
+	g.once.Do(g.miss)
+	return found, err
+}
+
+// The keys of a gap that is noted during an audit are adopted before it ends: they may be short-lived. Another audit follows.
+func TestGapsDuringAnAudit(t *testing.T) {
+	t.Parallel()
+	x := newFixture(t)
+	const later, missed = "a:b:c:later", "a:b:c:missed"
+	if err := x.rdb.FCall(t.Context(), "timer_set", []string{later}, "p", "PX", 3600_000).Err(); err != nil {
+		t.Fatal(err)
+	}
+	node := &gapped{Node: x.node}
+	namespaces, err := keys.ParseNamespaces("*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rec := reconciler.New(node, x.publisher, namespaces, "test")
+	node.miss = func() {
+		if err := x.rdb.Set(t.Context(), missed, "p", time.Hour).Err(); err != nil {
+			t.Error(err)
+		}
+		rec.Coverage.Gap("missed")
+	}
+	var mu sync.Mutex
+	var audits []string
+	rec.OnAudit = func(reason string, seen schedule.Observed, _ time.Duration) {
+		mu.Lock()
+		defer mu.Unlock()
+		audits = append(audits, fmt.Sprint(reason, " ", seen.Adopted))
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		rec.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	testenv.Eventually(t, bound, func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		if len(audits) < 2 {
+			return fmt.Errorf("audits %q", audits)
+		}
+		return nil
+	}, "two audits")
+	mu.Lock()
+	defer mu.Unlock()
+	if want := []string{"start 1", "missed 0"}; !slices.Equal(audits[:2], want) {
+		t.Errorf("audits %q, want %q", audits, want)
+	}
+}
