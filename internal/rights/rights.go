@@ -153,7 +153,7 @@ func indexRights(probe string) []right {
 	on := rightsOn(probe, "timerd:*")
 	return []right{
 		on("hset", "f", ""), on("hsetnx", "f", ""), on("hget", "f"), on("hmget", "f"), on("hexists", "f"), on("hdel", "g"), on("hstrlen", "f"),
-		on("hlen"), on("hkeys"), on("hgetall"),
+		on("hlen"), on("hkeys"), on("hgetall"), on("hscan", "0"),
 		on("zadd", "0", "m"), on("zrange", "0", "0"), on("zrangebyscore", "0", "0"), on("zscore", "m"), on("zmscore", "m"), on("zcard"), on("zcount", "0", "0"),
 		on("zscan", "0"), on("zrem", "n"), on("zremrangebyrank", "5", "5"), on("zremrangebyscore", "5", "5"),
 		on("set", "", "PX", "1000"), on("get"), on("exists"), on("del"), on("unlink"),
