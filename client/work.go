@@ -139,6 +139,7 @@ func (r *run) bury(settle context.Context, msg *nats.Msg, meta *nats.MsgMetadata
 
 // askAgain returns what publishes a request to fire an event's timer again.
 func (r *run) askAgain(e Event, msg *nats.Msg, again event.Again) func(context.Context) error {
+	again.Consumer = r.Durable
 	return func(ctx context.Context) error {
 		_, err := deadletter.PublishLargest(ctx, r.js, event.RetryRequest(r.Prefix, e, msg.Data, again))
 		return err

@@ -33,6 +33,7 @@ const (
 	LeastDelayHeader  = "Timer-Delay-Least"            // of a retry request: a Go duration; the policy's delay counts where it is longer
 	PostponeHeader    = "Timer-Postpone"               // of a retry request: 1 keeps the attempt, with a delay of its own
 	ErrorHeader       = "Timer-Error"                  // of a retry request or a dead letter: what went wrong, as text
+	ConsumerHeader    = "Timer-Consumer"               // of a retry request: the durable consumer that asks, as status counts it
 	TraceParentHeader = "traceparent"                  // holds TraceParent
 	TraceStateHeader  = "tracestate"                   // holds TraceState
 )

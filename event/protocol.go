@@ -126,6 +126,8 @@ type Again struct {
 	Least *time.Duration
 	// Postpone keeps the attempt: it is not used up. It needs a Delay.
 	Postpone bool
+	// Consumer names the durable consumer that asks; "" for none.
+	Consumer string
 }
 
 // RetryRequest yields the message that asks timerd to fire a timer again: first whole, then, in case that is too large,
@@ -144,6 +146,9 @@ func RetryRequest(prefix string, e Event, raw []byte, again Again) iter.Seq[Mess
 			}
 			if again.Postpone {
 				header[PostponeHeader] = []string{Postponed}
+			}
+			if again.Consumer != "" {
+				header[ConsumerHeader] = []string{again.Consumer}
 			}
 			return Message{Subject: e.Key.Subject(prefix, keys.Retry), Header: header, Data: raw}
 		}

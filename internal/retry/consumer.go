@@ -117,6 +117,10 @@ type Consumer struct {
 
 	// OnRetried is called for each timer that was set again with the next attempt, and OnPostponed for each with the same one.
 	OnRetried, OnPostponed func()
+	// OnFailed is called for each attempt that failed: a request whose timer was set again with the next attempt, or whose
+	// attempts are used up. consumer is the durable consumer that asked, "" if it does not say, and at when JetStream
+	// stored the request.
+	OnFailed func(key keys.Key, consumer string, at time.Time)
 	// OnIgnored is called for each request whose timer had been set again before, or just now if the answer was lost.
 	OnIgnored func()
 	// OnBuried is called for each request that became a dead letter.
@@ -166,6 +170,7 @@ func NewConsumer(js jetstream.JetStream, retrier Retrier) *Consumer {
 		Wake:         func(keys.Key, schedule.Millis) {},
 		OnRetried:    func() {},
 		OnPostponed:  func() {},
+		OnFailed:     func(keys.Key, string, time.Time) {},
 		OnIgnored:    func() {},
 		OnBuried:     func(DeadClass) {},
 		OnSetAside:   func() {},

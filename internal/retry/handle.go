@@ -46,8 +46,11 @@ func (c *Consumer) handle(ctx, work context.Context, msg jetstream.Msg) {
 		return
 	}
 	stop := c.keep(msg)
-	result := c.carryOut(work, d)
+	result, failed := c.carryOut(work, d)
 	stop()
+	if failed != nil {
+		c.OnFailed(*failed, msg.Headers().Get(event.ConsumerHeader), meta.Timestamp)
+	}
 	switch {
 	case result == carriedOut:
 		c.settling.addDone(msg)
@@ -85,10 +88,13 @@ func (c *Consumer) keep(msg jetstream.Msg) (stop func()) {
 	return func() { close(stopped) }
 }
 
-// carryOut does what was decided about a request.
-func (c *Consumer) carryOut(work context.Context, d decision) outcome {
+// carryOut does what was decided about a request. failed is the key of a timer whose attempt has failed with it, nil for none.
+func (c *Consumer) carryOut(work context.Context, d decision) (result outcome, failed *keys.Key) {
 	if d.letter != nil {
-		return c.bury(work, d.letter)
+		if result = c.bury(work, d.letter); result == carriedOut && d.letter.class == DeadExhausted {
+			failed = &d.letter.event.Key
+		}
+		return result, failed
 	}
 	var due schedule.Millis
 	var set bool
@@ -100,7 +106,7 @@ func (c *Consumer) carryOut(work context.Context, d decision) outcome {
 	if server != "" {
 		through = []passage{{of: c.servers, name: laneOfServer(server)}, through[0]}
 	}
-	result := c.try(work, through, func(ctx context.Context) (verdict, error) {
+	result = c.try(work, through, func(ctx context.Context) (verdict, error) {
 		var err error
 		if due, set, err = c.retrier.Retry(ctx, d.retry); errors.Is(err, schedule.ErrTooManyRetries) {
 			tooMany, err = err, nil
@@ -110,18 +116,20 @@ func (c *Consumer) carryOut(work context.Context, d decision) outcome {
 	switch {
 	case result != carriedOut:
 	case tooMany != nil:
-		return c.bury(work, d.refuse(tooMany.Error()))
+		return c.bury(work, d.refuse(tooMany.Error())), nil
 	case set:
 		source := "retry"
 		if d.postponed {
 			source = "postponed"
+		} else {
+			failed = &key
 		}
 		c.Logger.Debug("timer is set again", "key", key.String(), "due_at", due.Time(), "attempt", d.retry.Attempt, "source", source)
 		c.countSet(key, due, d.postponed)
 	default:
 		c.OnIgnored()
 	}
-	return result
+	return result, failed
 }
 
 // bury makes a request a dead letter.

@@ -247,3 +247,38 @@ func TestForgedOrigin(t *testing.T) {
 		t.Errorf("%d pending and %d firing, want none", pending, firing)
 	}
 }
+
+// An attempt that failed is counted once, for the consumer that asks: a retry, and the last attempt, which makes a dead letter.
+// A postponement is none.
+func TestFailedAttemptsAreCounted(t *testing.T) {
+	t.Parallel()
+	f := newFixture(t)
+	type failure struct {
+		key      keys.Key
+		consumer string
+	}
+	failed := make(chan failure, 100)
+	begun := time.Now()
+	f.start("1h", func(c *retry.Consumer) {
+		c.OnFailed = func(key keys.Key, consumer string, at time.Time) {
+			if at.Before(begun.Add(-time.Minute)) || at.After(time.Now().Add(time.Minute)) {
+				t.Errorf("%s failed at %v", key, at)
+			}
+			failed <- failure{key, consumer}
+		}
+	})
+	first, last := firedEvent("first", 1, nil), firedEvent("last", 2, nil)
+	f.request(retrySubject, first.AppendJSON(nil), event.ConsumerHeader, "mine")
+	f.request(retrySubject, first.AppendJSON(nil), event.ConsumerHeader, "mine") // again
+	f.request(retrySubject, last.AppendJSON(nil))
+	f.request(retrySubject, []byte("malformed"), event.ConsumerHeader, "mine")
+	f.postpone(firedEvent("postponed", 1, nil), "90s")
+	f.waitEmpty()
+	all := map[failure]int{}
+	for len(failed) > 0 {
+		all[<-failed]++
+	}
+	if len(all) != 2 || all[failure{first.Key, "mine"}] != 1 || all[failure{last.Key, ""}] != 1 {
+		t.Errorf("failed: %v", all)
+	}
+}

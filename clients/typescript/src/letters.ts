@@ -17,11 +17,13 @@ const contentType = "application/cloudevents+json";
 
 /**
  * Returns the message that asks timerd to fire a timer again: first whole, then without what is not needed, for where
- * the whole one is too large. It has no Nats-Msg-Id: somebody else could use it first. timerd tells repetitions by the
- * event's id.
+ * the whole one is too large. It names the durable consumer, by which timerd counts it. It has no Nats-Msg-Id: somebody
+ * else could use it first. timerd tells repetitions by the event's id.
  */
-export function retryRequest(prefix: string, event: ParsedEvent, text: string, delay?: number, postponed?: boolean): Message[] {
-  const header: Record<string, string> = {};
+export function retryRequest(
+  prefix: string, consumer: string, event: ParsedEvent, text: string, delay?: number, postponed?: boolean,
+): Message[] {
+  const header: Record<string, string> = { "Timer-Consumer": consumer };
   if (delay !== undefined) header["Timer-Delay"] = goDuration(delay);
   if (postponed) header["Timer-Postpone"] = "1";
   const message = { subject: subjectOf(prefix, "retry", event.parts), data: event.raw };

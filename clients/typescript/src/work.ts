@@ -103,7 +103,7 @@ export class Worker {
 
   /** Does what a handler's verdict asks for, and tells whether the event is settled. */
   async #conclude(msg: Msg, event: ParsedEvent, verdict: Verdict): Promise<boolean> {
-    const { prefix, logger } = this.settings;
+    const { prefix, durable, logger } = this.settings;
     const fields = { key: event.key, due_at: event.due.toISOString(), attempt: event.attempt };
     switch (verdict.kind) {
       case "done":
@@ -122,7 +122,7 @@ export class Worker {
         const about = { ...fields, err: text, ...(delay !== undefined && { delay }) };
         if (postponed) logger.info("timerd client: event postponed, its attempt is not used up", about);
         else logger.warn("timerd client: attempt failed, asking for a retry", about);
-        const request = retryRequest(prefix, event, text, delay, postponed);
+        const request = retryRequest(prefix, durable, event, text, delay, postponed);
         return this.#settle(msg, (timeout) => publish(this.js, request, timeout), fields);
       }
     }
