@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
@@ -181,7 +182,9 @@ func printStatus(w io.Writer, r *status.Report) error {
 	}
 	if r.NATS != nil {
 		p.streams(r.NATS)
-		p.webhooks(r.NATS.Webhooks)
+		p.letters(r.NATS)
+		p.consumers("webhooks", r.NATS.Webhooks, nil)
+		p.consumers("consumers of other programs", r.NATS.Others(), r.NATS.Unnamed)
 	}
 	_, err := io.WriteString(w, p.String())
 	return err
@@ -328,21 +331,42 @@ func (p *statusPrinter) streams(n *status.NATS) {
 	_ = t.flush()
 }
 
-// webhooks prints what waits for timerd deliver: at most some consumers, those that are furthest behind.
-func (p *statusPrinter) webhooks(all []status.WebhookConsumer) {
-	const most = 10
-	if len(all) == 0 {
+// letters prints the dead letters by namespace. An error has what the other columns leave of the width.
+func (p *statusPrinter) letters(n *status.NATS) {
+	const most, otherColumns, leastError = 10, 36, 20
+	if len(n.Letters) == 0 {
 		return
 	}
-	title := "webhooks"
+	shown := n.Letters[:min(len(n.Letters), most)]
+	longest := 0
+	for _, l := range shown {
+		longest = max(longest, utf8.RuneCountInString(l.Namespace))
+	}
+	t := p.table("dead letters by namespace, and what the last one says", column{title: "NAMESPACE", middle: true, least: 20}, column{title: "LETTERS", right: true},
+		column{title: "LAST"}, column{title: "ERROR", least: 20, spare: 1})
+	for _, l := range shown {
+		why := showText(cmp.Or(l.Error, l.Reason, "-"), max(helpWidth-otherColumns-longest, leastError))
+		t.row("", l.Namespace, l.Letters, showMinute(l.Last), why)
+	}
+	_ = t.flush()
+}
+
+// consumers prints what waits for consumers of fired events, and what fails: at most some of them, those that are furthest
+// behind. unnamed has the failures of those that do not name themselves.
+func (p *statusPrinter) consumers(title string, all []status.Consumer, unnamed []status.Failures) {
+	const most = 10
+	if len(all) == 0 && len(unnamed) == 0 {
+		return
+	}
 	if len(all) > most {
-		title = fmt.Sprintf("webhooks: %d of %d consumers, those with the most events waiting", most, len(all))
+		title = fmt.Sprintf("%s: %d of %d consumers, those with the most events waiting", title, most, len(all))
 		all = slices.Clone(all)
-		slices.SortStableFunc(all, func(a, b status.WebhookConsumer) int { return cmp.Compare(b.Waiting, a.Waiting) })
+		slices.SortStableFunc(all, func(a, b status.Consumer) int { return cmp.Compare(b.Waiting, a.Waiting) })
 		all = all[:most]
 	}
 	t := p.table(title, column{title: "CONSUMER", middle: true, least: 20}, column{title: "WAITING"}, column{title: "IN WORK"},
-		column{title: "OLDEST", spare: 1}, column{title: "LAST EVENT", spare: 2})
+		column{title: "OLDEST", spare: 1}, column{title: "LAST EVENT", spare: 3}, column{title: "REDELIVERED", spare: 2},
+		column{title: "FAILED IN 10m"})
 	for _, c := range all {
 		oldest, last := "-", "-"
 		if !c.Oldest.IsZero() {
@@ -351,7 +375,10 @@ func (p *statusPrinter) webhooks(all []status.WebhookConsumer) {
 		if !c.Last.IsZero() {
 			last = showAbout(c.At.Sub(c.Last)) + " ago"
 		}
-		t.row("", c.Name, c.Waiting, c.Working, oldest, last)
+		t.row("", c.Name, c.Waiting, c.Working, oldest, last, c.Redelivered, showKnown(c.Failed))
+	}
+	for _, f := range unnamed[:min(len(unnamed), most)] {
+		t.row("", "others, of "+f.Namespace, "-", "-", "-", "-", "-", f.Failed)
 	}
 	_ = t.flush()
 }

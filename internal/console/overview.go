@@ -39,6 +39,10 @@ type Overview struct {
 	Problems    diag.Findings   `json:"problems"`
 	Holds       []status.Hold   `json:"holds"`
 
+	Consumers []status.Consumer `json:"consumers"` // of fired events
+	Unnamed   []status.Failures `json:"unnamed"`   // attempts that failed for consumers that do not name themselves
+	Letters   []status.Letters  `json:"letters"`   // dead letters by namespace
+
 	DueChart      Chart    `json:"-"`
 	LatenessChart Chart    `json:"-"`
 	DueAway       string   `json:"-"`
@@ -87,7 +91,10 @@ func (pg *overviewPage) overview(r *http.Request) (*page, error) {
 
 func (pg *overviewPage) readOverview(ctx context.Context) *Overview {
 	state := pg.state.get(ctx)
-	v := &Overview{Problems: diag.Findings{}, Holds: []status.Hold{}, Timerds: []status.Timerd{}}
+	v := &Overview{
+		Problems: diag.Findings{}, Holds: []status.Hold{}, Timerds: []status.Timerd{},
+		Consumers: []status.Consumer{}, Unnamed: []status.Failures{}, Letters: []status.Letters{},
+	}
 	if state == nil {
 		v.At = time.Now().UTC()
 		return v
@@ -104,7 +111,9 @@ func (pg *overviewPage) readOverview(ctx context.Context) *Overview {
 		v.DueAway = redisAway
 	}
 	if state.NATS() {
-		v.DeadLetters = state.Report.NATS.DeadLetters
+		nats := state.Report.NATS
+		v.DeadLetters = nats.DeadLetters
+		v.Consumers, v.Unnamed, v.Letters = append(v.Consumers, nats.Consumers...), append(v.Unnamed, nats.Unnamed...), append(v.Letters, nats.Letters...)
 	}
 	pg.addPulse(v, state)
 	pg.addFirings(ctx, v, state)
@@ -268,6 +277,7 @@ func (pg *overviewPage) readParts(ctx context.Context) []byte {
 	v := pg.readOverview(ctx)
 	parts := map[string]part{
 		"figures": {"figures", v.Numbers}, "lateness": {"linechart", v.LatenessChart}, "namespaces": {"namespaces", v}, "firings": {"firings", v},
+		"consumers": {"consumers", v}, "letters": {"letters", v},
 		"asof": {"stamp", Moment{v.At, v.At}}, "notices": {"notices", noticesOf(pg.state.get(ctx), true)},
 	}
 	if v.DueAway == "" {

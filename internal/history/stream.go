@@ -97,6 +97,13 @@ func StoredAt(ctx context.Context, js jetstream.JetStream, of *jetstream.StreamI
 	return m.stored, err
 }
 
+// Last returns the content of the last message of a subject, and when it was stored: the zero Time if there is none. Its
+// error says what to do.
+func Last(ctx context.Context, js jetstream.JetStream, stream, subject string) ([]byte, time.Time, error) {
+	m, _, err := last(ctx, js, stream, subject)
+	return m.data, m.stored, err
+}
+
 // last returns the last message of a subject, or false if there is none.
 func last(ctx context.Context, js jetstream.JetStream, stream, subject string) (message, bool, error) {
 	return get(ctx, js, stream, map[string]any{"last_by_subj": subject})

@@ -130,6 +130,8 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	registered := newRegistry()
 	m := newMetrics(registered, c.Service.Namespaces)
 	m.observe(registered, publisher, sched, retries)
+	past := newConsumption(conns.js, conf, self.Instance, log)
+	retries.OnFailed = past.noteFailed
 	all.metrics = m
 	wrong := newProblems(status.Sources{
 		Schedule: sched, JetStream: conns.js, NoNATS: natsAway(c.NATS), Streams: conf, Webhooks: new(status.RecentWebhooks), Overdue: new(status.OverdueWatch),
@@ -157,6 +159,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 			{"readiness checks", withoutError(ready.run)},
 			{"installation", member.Run},
 			{"survey", withoutError(surveys.run)},
+			{"consumers", withoutError(past.run)},
 			{"takeovers", withoutError(all.taken.run)},
 			{"watch for stops", withoutError(func(ctx context.Context) { watchStops(ctx, log) })},
 			{"problems", withoutError(wrong.run)},

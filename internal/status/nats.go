@@ -23,8 +23,21 @@ type NATS struct {
 	Streams []Stream `json:"streams"`
 	// DeadLetters is how many messages the stream of dead letters has; nil if not known.
 	DeadLetters *uint64 `json:"deadletters"`
+	// Letters are these by namespace, with the last error; none if not known.
+	Letters []Letters `json:"letters,omitempty"`
+	// Consumers are the durable consumers of fired events, those of timerd deliver too; none if they are not known. Unnamed
+	// has the failures of clients that do not name theirs.
+	Consumers []Consumer `json:"consumers,omitempty"`
+	Unnamed   []Failures `json:"unnamed,omitempty"`
 	// Webhooks are the consumers of timerd deliver; none if it is not used, or they are not known.
-	Webhooks []WebhookConsumer `json:"webhooks,omitempty"`
+	Webhooks []Consumer `json:"webhooks,omitempty"`
+}
+
+// Others returns the consumers of programs other than timerd deliver.
+func (n *NATS) Others() []Consumer {
+	return slices.DeleteFunc(slices.Clone(n.Consumers), func(c Consumer) bool {
+		return slices.ContainsFunc(n.Webhooks, func(w Consumer) bool { return w.Name == c.Name })
+	})
 }
 
 // Stream is the state of a stream. A limit that is 0 is none.
@@ -268,7 +281,16 @@ func (a asked) within(optional bool) accountAnswer {
 
 // gatherWebhooks adds the webhooks.
 func (f *facts) gatherWebhooks(ctx context.Context) {
-	f.webhooks, f.webhooksErr = f.Webhooks.get(func() (*Webhooks, error) { return GatherWebhooks(ctx, f.JetStream, f.Streams) })
+	f.webhooks, f.webhooksErr = f.Webhooks.get(func() (*Webhooks, error) {
+		w, err := GatherWebhooks(ctx, f.JetStream, f.Streams)
+		if err == nil && !f.Brief {
+			w.Letters, _ = gatherLetters(ctx, f.JetStream, f.Streams) // as others tell
+		}
+		return w, err
+	})
+	if w := f.webhooks; w != nil {
+		f.nats.Consumers, f.nats.Unnamed, f.nats.Letters = w.All, w.Unnamed, w.Letters
+	}
 	if w := f.webhooks; w != nil && w.Log != nil {
 		f.nats.Streams, f.nats.Webhooks = append(f.nats.Streams, newStream(w.Log.Config.Name, w.Log)), w.Consumers
 	}

@@ -32,22 +32,25 @@ const (
 	agesAsked = 20
 )
 
-// Webhooks is the state of timerd deliver, as NATS has it.
+// Webhooks is the state of timerd deliver, and of the other consumers of fired events, as NATS has it.
 type Webhooks struct {
 	Log       *jetstream.StreamInfo // the stream of deliveries
-	Consumers []WebhookConsumer     // in the order of their names
+	Consumers []Consumer            // those of timerd deliver, in the order of their names
+	All       []Consumer            // likewise, those of other programs too
+	Unnamed   []Failures
+	Letters   []Letters
 
 	faults []*streams.Fault       // of the log
 	fired  jetstream.StreamConfig // of the stream of firings; the zero value if there is none
-	others []WebhookConsumer      // of other programs
+	others []Consumer             // of other programs
 }
 
-// WebhookConsumer is one of the durable consumers by which timerd deliver gets its events: one for each group, which all its
-// processes share.
-type WebhookConsumer struct {
+// Consumer is one of the durable consumers by which programs get fired events. timerd deliver has one for each group, which all
+// its processes share.
+type Consumer struct {
 	Name    string `json:"name"`
 	Waiting uint64 `json:"waiting"` // events that no process has fetched yet
-	Working int    `json:"working"` // events that a process has fetched, and not delivered or given back
+	Working int    `json:"working"` // events that a process has fetched, and not settled or given back
 	// Oldest is when the first waiting event was stored. It is left out if none waits, or if that is not known.
 	Oldest time.Time `json:"oldest,omitzero"`
 	// Last is when a process last fetched an event; left out if none ever did.
@@ -55,11 +58,21 @@ type WebhookConsumer struct {
 
 	At time.Time `json:"at"` // when this was so, by the clock of NATS
 
+	// Redelivered is how many of the events in work or given back were delivered before.
+	Redelivered int `json:"redelivered"`
+	// Failed is how many attempts failed in the last ten minutes, by the requests for a retry that named the consumer; null
+	// if no timerd has said.
+	Failed *int64 `json:"failed"`
+
 	filters []string
 	of      []string // the namespaces of its events; none for all
 	next    uint64   // the first event that may be waiting has this sequence, or a later one
 	paused  bool
 	asking  bool // a process asks for events
+
+	settled  uint64                   // deliveries that have ended, since it was made
+	samples  []streams.ConsumerSample // of the last hour, oldest first
+	failures streams.PerMinute        // likewise
 }
 
 // GatherWebhooks reports on webhooks, and on events that wait for other consumers. If webhooks are not used, there is no log of
@@ -84,6 +97,14 @@ func GatherWebhooks(ctx context.Context, js jetstream.JetStream, conf streams.Co
 		return nil, fmt.Errorf("consumers of stream %s: %w", conf.FiredStream(), err)
 	}
 	askAges(ctx, js, fired.CachedInfo(), all)
+	past, err := streams.ReadConsumers(ctx, js, conf)
+	if err != nil {
+		past = nil // it needs no right of its own, so others tell
+	}
+	for i := range all {
+		all[i].addPast(past)
+	}
+	w.All, w.Unnamed = all, unnamed(past, cmp.Or(fired.CachedInfo().TimeStamp, time.Now()))
 	w.fired = fired.CachedInfo().Config
 	for _, c := range all {
 		if isOfDeliver(c.Name) && log != nil {
@@ -101,14 +122,15 @@ func WebhookRights(names keys.Names) string {
 }
 
 // durableConsumers returns the consumers that wait for a process to ask, in the order of their names.
-func durableConsumers(ctx context.Context, fired jetstream.Stream, names keys.Names) (all []WebhookConsumer, err error) {
+func durableConsumers(ctx context.Context, fired jetstream.Stream, names keys.Names) (all []Consumer, err error) {
 	list := fired.ListConsumers(ctx)
 	for info := range list.Info() {
 		if info.Config.Durable == "" || info.Config.DeliverSubject != "" {
 			continue
 		}
-		c := WebhookConsumer{
-			Name: info.Name, Waiting: info.NumPending, Working: info.NumAckPending,
+		c := Consumer{
+			Name: info.Name, Waiting: info.NumPending, Working: info.NumAckPending, Redelivered: info.NumRedelivered,
+			settled: max(info.Delivered.Consumer, uint64(info.NumAckPending)) - uint64(info.NumAckPending),
 			filters: info.Config.FilterSubjects, next: info.Delivered.Stream + 1, paused: info.Paused, asking: info.NumWaiting > 0,
 			At: cmp.Or(info.TimeStamp, time.Now()),
 		}
@@ -128,7 +150,7 @@ func durableConsumers(ctx context.Context, fired jetstream.Stream, names keys.Na
 		}
 		all = append(all, c)
 	}
-	slices.SortFunc(all, func(a, b WebhookConsumer) int { return cmp.Compare(a.Name, b.Name) })
+	slices.SortFunc(all, func(a, b Consumer) int { return cmp.Compare(a.Name, b.Name) })
 	return all, list.Err()
 }
 
@@ -142,14 +164,14 @@ func isOfDeliver(name string) bool {
 
 // askAges asks how long events have waited. It stays unknown without the right to read the stream, or if it would take NATS
 // long.
-func askAges(ctx context.Context, js jetstream.JetStream, of *jetstream.StreamInfo, consumers []WebhookConsumer) {
-	behind := make([]*WebhookConsumer, 0, len(consumers))
+func askAges(ctx context.Context, js jetstream.JetStream, of *jetstream.StreamInfo, consumers []Consumer) {
+	behind := make([]*Consumer, 0, len(consumers))
 	for i := range consumers {
 		if consumers[i].Waiting > 0 {
 			behind = append(behind, &consumers[i])
 		}
 	}
-	slices.SortFunc(behind, func(a, b *WebhookConsumer) int { return cmp.Compare(b.Waiting, a.Waiting) })
+	slices.SortFunc(behind, func(a, b *Consumer) int { return cmp.Compare(b.Waiting, a.Waiting) })
 	asked := 0
 	for _, c := range behind {
 		if asked += len(c.filters); asked > agesAsked {
@@ -168,7 +190,7 @@ func askAges(ctx context.Context, js jetstream.JetStream, of *jetstream.StreamIn
 }
 
 // waits returns how long the oldest event has waited, 0 if none does or that is not known.
-func (c *WebhookConsumer) waits() time.Duration {
+func (c *Consumer) waits() time.Duration {
 	if c.Oldest.IsZero() {
 		return 0
 	}
@@ -176,7 +198,7 @@ func (c *WebhookConsumer) waits() time.Duration {
 }
 
 // abandoned reports whether events wait and no process takes them.
-func (c *WebhookConsumer) abandoned() bool {
+func (c *Consumer) abandoned() bool {
 	switch {
 	case c.asking:
 		return false
@@ -211,7 +233,7 @@ func checkWebhooks(f *facts, p *diag.Findings) {
 }
 
 // checkConsumers judges the consumers of timerd deliver, by the settings of their stream.
-func checkConsumers(consumers []WebhookConsumer, of jetstream.StreamConfig, p *diag.Findings) {
+func checkConsumers(consumers []Consumer, of jetstream.StreamConfig, p *diag.Findings) {
 	var paused, abandoned, behind backlog
 	for i := range consumers {
 		switch c := &consumers[i]; {
@@ -237,15 +259,16 @@ func checkConsumers(consumers []WebhookConsumer, of jetstream.StreamConfig, p *d
 	}
 }
 
-// checkOthers judges the consumers of other programs.
+// checkOthers judges the consumers of other programs, and what handlers of all make of events.
 func checkOthers(f *facts, p *diag.Findings) {
 	if f.webhooks != nil {
 		checkIdle(f.webhooks.others, f.webhooks.fired, p)
+		checkConsumption(f.webhooks.All, f.webhooks.fired, p)
 	}
 }
 
 // checkIdle reports consumers of other programs for which events wait that nobody reads.
-func checkIdle(consumers []WebhookConsumer, of jetstream.StreamConfig, p *diag.Findings) {
+func checkIdle(consumers []Consumer, of jetstream.StreamConfig, p *diag.Findings) {
 	var idle backlog
 	for i := range consumers {
 		c := &consumers[i]
@@ -276,7 +299,7 @@ type backlog struct {
 }
 
 // add adds a consumer for which so many events wait.
-func (w *backlog) add(c *WebhookConsumer, waiting uint64) {
+func (w *backlog) add(c *Consumer, waiting uint64) {
 	w.names = append(w.names, c.Name)
 	w.of = append(w.of, c.of...)
 	w.waiting += int64(waiting)

@@ -3,7 +3,6 @@ package streams
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -49,7 +48,7 @@ type Outdated struct {
 
 // delivererSubject returns where the process of an instance id says it.
 func delivererSubject(n keys.Names, instance string) string {
-	return n.SubjectPrefix() + "." + keys.State + ".deliver." + keys.EncodeToken(instance)
+	return stateSubject(n, "deliver", instance)
 }
 
 // SayDeliverer says what keeps a process from delivering.
@@ -62,30 +61,8 @@ func SayDeliverer(ctx context.Context, js jetstream.JetStream, s Config, d Deliv
 }
 
 // ReadDeliverers returns the processes that something keeps from delivering, in the order of their instance ids.
-func ReadDeliverers(ctx context.Context, js jetstream.JetStream, s Config) (all []Deliverer, err error) {
-	ctx, cancel := context.WithTimeout(ctx, lossesTimeout)
-	defer cancel()
-	stream, err := js.Stream(ctx, s.StateStream())
-	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(strings.Replace(delivererSubject(s.Names, "*"), "%2A", "*", 1)))
-	if err != nil {
-		return nil, err
-	}
-	for subject := range info.State.Subjects {
-		m, err := stream.GetLastMsgForSubject(ctx, subject)
-		if err != nil {
-			continue // it is gone
-		}
-		var d Deliverer
-		if json.Unmarshal(m.Data, &d) == nil && info.TimeStamp.Sub(m.Time) < delivererAge {
-			all = append(all, d)
-		}
-	}
+func ReadDeliverers(ctx context.Context, js jetstream.JetStream, s Config) ([]Deliverer, error) {
+	all, err := readSaid[Deliverer](ctx, js, s, "deliver", delivererAge)
 	slices.SortFunc(all, func(a, b Deliverer) int { return strings.Compare(a.Instance, b.Instance) })
-	return all, nil
+	return all, err
 }

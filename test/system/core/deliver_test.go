@@ -64,7 +64,7 @@ func TestDeliver(t *testing.T) {
 	if out := s.OK("deliveries", "shop"); out != "" {
 		t.Errorf("timerd deliveries shop:\n%s", out)
 	}
-	out := s.StatusSays(0, "\n  TIMERS_DELIVERY ", "\nwebhooks\n", " IN WORK ", "\n  timerd-deliver  0        0        -       ")
+	out := s.StatusSays(0, "\n  TIMERS_DELIVERY ", "\nwebhooks\n", " IN WORK ", " REDELIVERED ", " FAILED IN 10m\n", "\n  timerd-deliver  0        0        -       ")
 	if strings.Contains(out, "TIMERS_DELIVERY  ?") {
 		t.Errorf("timerd status:\n%s", out)
 	}

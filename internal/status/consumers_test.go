@@ -1,0 +1,96 @@
+package status_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/status"
+	"github.com/timerd-io/timerd/internal/streams"
+	"github.com/timerd-io/timerd/keys"
+)
+
+// The report has each durable consumer, what failed for it and for others, and the dead letters by namespace.
+func TestConsumersAndLetters(t *testing.T) {
+	t.Parallel()
+	state := jetstream.StreamConfig{Name: "TIMERS_STATE", Subjects: []string{"timers.state.>"}, MaxMsgsPerSubject: 1}
+	x := newInstallation(t)
+	x.beat("a", nil)
+	ctx := t.Context()
+	consumer, err := x.js.CreateConsumer(ctx, "TIMERS", jetstream.ConsumerConfig{
+		Durable: "mine", FilterSubject: "timers.fired.pay.>", AckPolicy: jetstream.AckExplicitPolicy,
+	})
+	if err == nil {
+		_, err = x.js.CreateStream(ctx, state) // as timerds do
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := x.report()
+	expect(t, r)
+	if len(r.NATS.Consumers) != 1 || r.NATS.Consumers[0].Failed != nil || r.NATS.Unnamed != nil || r.NATS.Letters != nil {
+		t.Errorf("before a timerd has said anything: %+v", r.NATS)
+	}
+
+	for range 3 {
+		x.publish("timers.fired.pay.a.b")
+	}
+	if err := x.take(consumer).Nak(); err != nil {
+		t.Fatal(err)
+	}
+	again := x.take(consumer)
+	key := keys.Key{App: "pay", Module: "a", Type: "b", ID: "1"}
+	now := time.Now()
+	for i, failed := range []int{2, 3} { // of two timerds
+		c := streams.Consumers{Instance: fmt.Sprint("timerd ", i)}
+		for range failed {
+			c.CountFailed(key, "mine", now)
+			c.CountFailed(key, "", now)
+		}
+		c.CountFailed(key, "mine", now.Add(-11*time.Minute))
+		c.CountFailed(key, "gone", now)
+		for range 2 { // the second replaces the first
+			if err := streams.SayConsumers(ctx, x.js, streams.Config{}, c); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	dead := func(k keys.Key, reason, text string) {
+		e := event.Event{
+			ID: keys.EventID(k.String(), now.UnixMilli(), 1), Type: event.TypeDead, Key: k, Time: now, Due: now, Attempt: 1, MaxAttempts: 1,
+			Trigger: "deadline", DeadReason: reason, LastError: text,
+		}
+		if _, err := x.js.Publish(ctx, k.Subject("timers", keys.Dead), e.AppendJSON(nil)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dead(keys.Key{App: "shop", Module: "a", Type: "süß", ID: "1"}, "late: 1s", "")
+	dead(key, "exhausted", "404")
+	dead(key, "exhausted", "500 Internal Server Error")
+	x.publish("timers.dead.odd")
+
+	r = x.report()
+	expect(t, r, "warn dead letters in TIMERS_DEAD: 4")
+	c := r.NATS.Consumers[0]
+	if c.Name != "mine" || c.Waiting != 2 || c.Working != 1 || c.Redelivered != 1 || c.Failed == nil || *c.Failed != 5 {
+		t.Errorf("%+v, failed %v", c, c.Failed)
+	}
+	if len(r.NATS.Unnamed) != 1 || r.NATS.Unnamed[0] != (status.Failures{Namespace: "pay:a:b", Failed: 5}) {
+		t.Errorf("unnamed %+v", r.NATS.Unnamed)
+	}
+	var letters []string
+	for _, l := range r.NATS.Letters {
+		letters = append(letters, fmt.Sprintf("%s %d %q %q %t", l.Namespace, l.Letters, l.Reason, l.Error, l.Last.IsZero()))
+	}
+	want := `pay:a:b 2 "exhausted" "500 Internal Server Error" false; timers.dead.odd 1 "" "" false; shop:a:s%C3%BC%C3%9F 1 "late: 1s" "" false`
+	if got := strings.Join(letters, "; "); got != want {
+		t.Errorf("letters %s, want %s", got, want)
+	}
+	if err := again.DoubleAck(ctx); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,77 @@
+package streams
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+// stateSubject returns where the process of an instance id says something of a kind.
+func stateSubject(n keys.Names, kind, instance string) string {
+	return stateSubjects(n, kind, keys.EncodeToken(instance))
+}
+
+// stateSubjects is stateSubject for a token of a subject: * for all processes.
+func stateSubjects(n keys.Names, kind, token string) string {
+	return n.SubjectPrefix() + "." + keys.State + "." + kind + "." + token
+}
+
+// readSaid returns the last message of each process about a kind, unless it is older than age.
+func readSaid[T any](
+	ctx context.Context, js jetstream.JetStream, s Config, kind string, age time.Duration,
+) (all []T, err error) {
+	err = eachSaid(ctx, js, s, kind, func(_ jetstream.Stream, m *jetstream.RawStreamMsg, now time.Time) error {
+		var one T
+		if json.Unmarshal(m.Data, &one) == nil && now.Sub(m.Time) < age {
+			all = append(all, one)
+		}
+		return nil
+	})
+	return all, err
+}
+
+// purgeSaid removes the messages about a kind that are older than age.
+func purgeSaid(ctx context.Context, js jetstream.JetStream, s Config, kind string, age time.Duration) error {
+	return eachSaid(ctx, js, s, kind, func(stream jetstream.Stream, m *jetstream.RawStreamMsg, now time.Time) error {
+		if now.Sub(m.Time) < age {
+			return nil
+		}
+		return stream.DeleteMsg(ctx, m.Sequence)
+	})
+}
+
+// eachSaid calls f for the last message of each process about a kind, with the present by the clock of NATS.
+func eachSaid(
+	ctx context.Context, js jetstream.JetStream, s Config, kind string,
+	f func(stream jetstream.Stream, m *jetstream.RawStreamMsg, now time.Time) error,
+) error {
+	ctx, cancel := context.WithTimeout(ctx, lossesTimeout)
+	defer cancel()
+	stream, err := js.Stream(ctx, s.StateStream())
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(stateSubjects(s.Names, kind, "*")))
+	if err != nil {
+		return err
+	}
+	now := info.TimeStamp
+	for subject := range info.State.Subjects {
+		m, err := stream.GetLastMsgForSubject(ctx, subject)
+		if err != nil {
+			continue // it is gone
+		}
+		if err := f(stream, m, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
