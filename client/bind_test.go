@@ -97,7 +97,7 @@ func TestDurableConsumerIsNamedAfterItsNamespace(t *testing.T) {
 		"shop":           {"timerd~shop", "timers.fired.shop.*.*"},
 		"shop:order":     {"timerd~shop~order", "timers.fired.shop.order.*"},
 		"shop:*:timeout": {"timerd~shop~~timeout", "timers.fired.shop.*.timeout"},
-		"a.b:%FF:c d":    {"timerd~a%2Eb~%FF~c%20d", "timers.fired.a%2Eb.%FF.c%20d"},
+		"a.b:%FF:c%20d":  {"timerd~a%2Eb~%FF~c%20d", "timers.fired.a%2Eb.%FF.c%20d"},
 		long:             {fmt.Sprintf("timerd~~%x", sha256.Sum256([]byte("timerd~"+keys.EncodeToken(long)))), "timers.fired." + keys.EncodeToken(long) + ".*.*"},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())

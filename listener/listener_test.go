@@ -65,7 +65,7 @@ func TestReadsBeforeTheAppsAreKnown(t *testing.T) {
 func TestNamespacesWithGlobCharacters(t *testing.T) {
 	t.Parallel()
 	rdb := testenv.Redis(t).Client()
-	r := listen(t, rdb, rdb, "a[b]?%2A\\^-")
+	r := listen(t, rdb, rdb, "a%5Bb%5D%3F%2A%5C%5E-")
 	r.healthy()
 	r.adopts(`a[b]?*\^-:m:t:id`)
 }
