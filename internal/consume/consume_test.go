@@ -53,7 +53,10 @@ func newBench(t *testing.T, mode string, concurrency int, timeout time.Duration)
 	}
 	b.retry, b.dead = testenv.Collect(t, b.js, "TIMERS_RETRY"), testenv.Collect(t, b.js, "TIMERS_DEAD")
 	c := client.NewConsumer(server.JetStream())
-	c.AckWait, c.StopTimeout, c.Concurrency, c.Logger = time.Second, time.Second, concurrency, slog.New(slog.NewTextHandler(b.log, nil))
+	c.StopTimeout, c.Concurrency, c.Logger = time.Second, concurrency, slog.New(slog.NewTextHandler(b.log, nil))
+	if mode == "slow" {
+		c.AckWait = time.Second
+	}
 	w := consume.Worker{Command: []string{"env", modeVariable + "=" + mode, self}, Timeout: timeout, KillAfter: time.Second, Logger: c.Logger}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
@@ -117,6 +120,14 @@ func (b *bench) settled() {
 	}, "every event acknowledged")
 }
 
+// some is true of one message or more.
+func some(all []testenv.Message) error {
+	if len(all) == 0 {
+		return errors.New("no message")
+	}
+	return nil
+}
+
 // keysOf returns the ids of the timers of messages, sorted, each once.
 func keysOf(t *testing.T, all []testenv.Message) string {
 	t.Helper()
@@ -171,33 +182,23 @@ func TestAnswers(t *testing.T) {
 			b.settled()
 			switch {
 			case c.retry != nil:
-				header := b.retry.Wait(1, patience)[0].Header
+				header := b.retry.WaitFunc(patience, some)[0].Header
 				for name, want := range c.retry {
 					if got := header[name]; !slices.Equal(got, want) {
 						t.Errorf("%s: %q, want %q", name, got, want)
 					}
 				}
 			case c.dead != "":
-				letter, err := event.Parse(b.dead.Wait(1, patience)[0].Data)
+				letter, err := event.Parse(b.dead.WaitFunc(patience, some)[0].Data)
 				if err != nil || letter.LastError != c.dead {
 					t.Errorf("dead letter: %q, %v; want %q", letter.LastError, err, c.dead)
 				}
 			}
-			if want := oneIf(c.retry != nil); b.retry.Len() != want {
-				t.Errorf("%d retry requests, want %d", b.retry.Len(), want)
-			}
-			if want := oneIf(c.dead != ""); b.dead.Len() != want {
-				t.Errorf("%d dead letters, want %d", b.dead.Len(), want)
+			if retried, dead := b.retry.Len() > 0, b.dead.Len() > 0; retried != (c.retry != nil) || dead != (c.dead != "") {
+				t.Errorf("retried: %v, dead: %v", retried, dead)
 			}
 		})
 	}
-}
-
-func oneIf(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }
 
 // Whatever a command does with one event, no event is lost, and none is acknowledged that was not answered. An event that ends the
@@ -231,7 +232,7 @@ func TestBadCommands(t *testing.T) {
 			b := newBench(t, c.mode, 1, timeout)
 			b.publish("{\n\"n\":\r1}", "a", "bad", "b", "c")
 			if c.retried {
-				got := b.retry.Wait(1, patience)
+				got := b.retry.WaitFunc(patience, some)
 				if id := keysOf(t, got); id != "bad" {
 					t.Errorf("retry requests of %q, want bad", id)
 				}
@@ -246,8 +247,9 @@ func TestBadCommands(t *testing.T) {
 			if !strings.Contains(b.log.String(), c.logged) {
 				t.Errorf("the log does not say %q", c.logged)
 			}
-			if want := oneIf(c.retried); b.retry.Len() != want || b.dead.Len() != 0 {
-				t.Errorf("%d retry requests and %d dead letters, want %d and none", b.retry.Len(), b.dead.Len(), want)
+			// A request is published again if its acknowledgement is late, so only the timers count.
+			if retried := b.retry.Len() > 0; retried != c.retried || b.dead.Len() != 0 {
+				t.Errorf("retried: %v, want %v; %d dead letters, want none", retried, c.retried, b.dead.Len())
 			}
 		})
 	}
