@@ -25,22 +25,22 @@ func newConsume() *cobra.Command {
 		Use:        "consume NAMESPACE [flags] -- COMMAND [ARG]...",
 		SuggestFor: []string{"work", "exec"},
 		Short:      "Hand events to a program in any language",
-		Long: `Run a command and hand it events, until SIGTERM or SIGINT. The command reads one line of JSON for each
-event on its standard input, the CloudEvent, and answers with one line of JSON each on its standard
-output. Its standard error is that of timerd consume. The answers are
+		Long: `Run a command and hand it events, until SIGTERM or SIGINT. The command reads one line of JSON for
+each event on its standard input, the CloudEvent, and answers with one line of JSON each on its
+standard output. Its standard error is that of timerd consume. The answers are
 
-  {"id":"...","result":"done"}                              the event is acknowledged
-  {"id":"...","result":"retry","error":"...","delay":"30s"} the next attempt; without delay by
-                                                            the policy of TIMERD_RETRY
-  {"id":"...","result":"postpone","delay":"10m"}            the same attempt, later
-  {"id":"...","result":"dead","reason":"..."}               a dead letter
+  {"id":"...","result":"done"}                  the event is acknowledged
+  {"id":"...","result":"retry","error":"..."}   the next attempt, by the policy of TIMERD_RETRY;
+                                                "delay":"30s" overrides its delay
+  {"id":"...","result":"postpone","delay":"9m"} the same attempt, later
+  {"id":"...","result":"dead","reason":"..."}   a dead letter
 
-id is the id of the event. With one event at a time it may be left out. Any other line is logged, and
-acknowledges nothing.
+id is the id of the event. With one event at a time it may be left out. Any other line is logged,
+and acknowledges nothing.
 
-A command that ends gives its events back and is started again, after a pause that grows. An event that
-it had in hand at three ends in a row becomes a retry request. Processes that share a durable consumer
-share its events; any number may run.
+A command that ends gives its events back and is started again, after a pause that grows. An event
+that it had in hand at three ends in a row becomes a retry request. Processes that share a durable
+consumer share its events; any number may run.
 
 ` + namespaceHelp,
 		Example: `  timerd consume shop:order:timeout -- python3 cancel_order.py

@@ -19,8 +19,8 @@ func newFire() *cobra.Command {
 		SuggestFor: []string{"trigger"},
 		Short:      "Fire a timer now",
 		Long: `Fire the pending timer of a key now, and a pending retry too. Its due time becomes now, so its event
-has a new id. If the timer repeats, its plan stays: a single firing is added, which is no occurrence.
-The exit code is 1 if there is no pending timer.
+has a new id. If the timer repeats, its plan stays: a single firing is added, which is no
+occurrence. The exit code is 1 if there is no pending timer.
 
 ` + keyHelp,
 		Example: "  timerd fire shop:order:timeout:42",

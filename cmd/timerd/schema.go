@@ -13,9 +13,9 @@ func newSchema() *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema NAME",
 		Short: "Print a JSON Schema, or the AsyncAPI document",
-		Long: `Print the JSON Schema (2020-12) of a message: event, dead (a dead letter), delivery (a call of timerd
-deliver), request (the headers of a retry request), answer (a line of a command of timerd consume); or
-asyncapi, the AsyncAPI document of all subjects.`,
+		Long: `Print the JSON Schema (2020-12) of a message: event, dead (a dead letter), delivery (a call of
+timerd deliver), request (the headers of a retry request), answer (a line of a command of timerd
+consume); or asyncapi, the AsyncAPI document of all subjects.`,
 		Example:   "  timerd schema event\n  timerd schema asyncapi >timerd.asyncapi.yaml",
 		ValidArgs: schemas.Names(),
 		Args:      arguments(cobra.ExactArgs(1)),
