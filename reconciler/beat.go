@@ -15,13 +15,13 @@ const (
 	missedHeartbeats = 4
 	// enoughHear is how many timerds hear a server: the first in rank and one other.
 	enoughHear = 2
-	// enoughDoubts is how many answers in a row must say that fewer hear before that is believed: the first answer after a
-	// server was silent may come before the others have said that they hear.
+	// enoughDoubts is how many answers in a row must say that fewer hear before that is believed: the first answer
+	// after a server was silent may come before the others have said that they hear.
 	enoughDoubts = 2
 	// believedSweeps is for how many sweeps a timerd is believed to hear a server after it said so.
 	believedSweeps = 2
-	// shortestSweep is the least sweep that this and the deadline of a call go by: the canary, which shows that a timerd hears, is
-	// sent once a second.
+	// shortestSweep is the least sweep that this and the deadline of a call go by: the canary, which shows that a
+	// timerd hears, is sent once a second.
 	shortestSweep = time.Second
 )
 
@@ -30,8 +30,8 @@ func Believed(sweepInterval time.Duration) time.Duration {
 	return believedSweeps * max(sweepInterval, shortestSweep)
 }
 
-// beater sends a heartbeat with every sweep, beside it, and asks the node for its listeners. In a cluster all heartbeats go to one master,
-// which may be silent while the node works.
+// beater sends a heartbeat with every sweep, beside it, and asks the node for its listeners. In a cluster all
+// heartbeats go to one master, which may be silent while the node works.
 type beater struct {
 	members    Membership
 	agenda     *agenda
@@ -57,9 +57,10 @@ type answer struct {
 	beatErr, hearErr error
 }
 
-// take takes in an answer. This timerd hears, and is not passive, unless enough timerds of a lower rank have heard the node for a while:
-// so it stops only after the others have begun, and a new one does not rely on others that have just died. After missedHeartbeats
-// sweeps without an answer to one of the two calls each timerd hears, and without one to its heartbeats it acts as the first.
+// take takes in an answer. This timerd hears, and is not passive, unless enough timerds of a lower rank have heard the
+// node for a while: so it stops only after the others have begun, and a new one does not rely on others that have just
+// died. After missedHeartbeats sweeps without an answer to one of the two calls each timerd hears, and without one to
+// its heartbeats it acts as the first.
 func (b *beater) take(a answer) {
 	now := time.Now()
 	if a.beatErr == nil {
@@ -91,7 +92,8 @@ func (b *beater) take(a answer) {
 	b.onHear(!passive)
 }
 
-// beat sends a heartbeat and asks for listeners at the same time: the servers may be two. Neither call takes longer than a sweep.
+// beat sends a heartbeat and asks for listeners at the same time: the servers may be two. Neither call takes longer
+// than a sweep.
 func (b *beater) beat(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, max(b.interval, shortestSweep))
 	defer cancel()

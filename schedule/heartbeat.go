@@ -66,8 +66,8 @@ func (s Self) Fingerprint() string {
 	return fmt.Sprintf("%.4x", sha256.Sum256(text))
 }
 
-// Heartbeat records that a timerd is alive, with what it says about itself, and returns it among those whose last heartbeat is not
-// older than ttl. A heartbeat of later than now, as by a clock that was ahead, counts for nothing.
+// Heartbeat records that a timerd is alive, with what it says about itself, and returns it among those whose last
+// heartbeat is not older than ttl. A heartbeat of later than now, as by a clock that was ahead, counts for nothing.
 func (n *Node) Heartbeat(ctx context.Context, self Self, ttl time.Duration) (Standing, error) {
 	self.Silence = ttl.Milliseconds()
 	said, err := json.Marshal(self)
@@ -93,11 +93,13 @@ func (n *Node) Heartbeat(ctx context.Context, self Self, ttl time.Duration) (Sta
 	return Standing{Alive: slices.Concat(able, unable), Able: len(able)}, nil
 }
 
-// Hearing records on the node's server whether a timerd hears all its events now, and returns which timerds do that listen to the
-// same. Each is believed for a time, by that server's clock.
+// Hearing records on the node's server whether a timerd hears all its events now, and returns which timerds do that
+// listen to the same. Each is believed for a time, by that server's clock.
 func (n *Node) Hearing(ctx context.Context, self Self, hears bool, believed time.Duration) (Hearing, error) {
 	names := []string{n.claimsPartition().Hearing()}
-	args := []any{self.Instance, self.Listens, hears, believed.Milliseconds(), AheadBy.Milliseconds(), n.ClaimedChannel()}
+	args := []any{
+		self.Instance, self.Listens, hears, believed.Milliseconds(), AheadBy.Milliseconds(), n.ClaimedChannel(),
+	}
 	reply, err := ReadReply(n.schedule.step("hearing").Run(ctx, n.server, names, args...), 2, 0)
 	if err != nil {
 		return Hearing{}, fmt.Errorf("schedule: ask for the listeners: %w", err)
@@ -105,8 +107,8 @@ func (n *Node) Hearing(ctx context.Context, self Self, hears bool, believed time
 	return Hearing{IDs: reply.List(1).texts(), Subscribed: int(reply.Int(0))}, nil
 }
 
-// Deregister removes a stopping timerd from the ranks and from the listeners of the node, so that the others need not wait until its
-// heartbeats count as missing. Its description of itself may stay until another timerd starts or dies.
+// Deregister removes a stopping timerd from the ranks and from the listeners of the node, so that the others need not
+// wait until its heartbeats count as missing. Its description of itself may stay until another timerd starts or dies.
 func (n *Node) Deregister(ctx context.Context, self Self) error {
 	_, err := n.schedule.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		pipe.ZRem(ctx, keys.Single.Members(), self.Instance)

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// longestClaim and longestPause bound how long a claim lasts, and a pause: what lies further ahead was written by a clock that was
-	// ahead. Package config allows no longer lease, and package notify makes no longer pause.
+	// longestClaim and longestPause bound how long a claim lasts, and a pause: what lies further ahead was written by a
+	// clock that was ahead. Package config allows no longer lease, and package notify makes no longer pause.
 	longestClaim, longestPause = 30 * time.Second, time.Minute
 	// setBackPage is how many firings, and how many tombstones, one call changes: some 0.5 ms.
 	setBackPage = 256
@@ -22,10 +22,11 @@ const (
 // IsBehind reports whether the server's clock was set back: whether it shows less than it may have shown before.
 func (n *Node) IsBehind() bool { return n.evidence.latest() > n.clock.now().Add(AheadBy) }
 
-// PutRight rewrites the times of a clock that was ahead, once the clock is back. It plans again the occurrences that were planned
-// while the clock was ahead, and returns how many; those that lie ahead because of FROM, EXPIRE, a move or a shift stay. It shortens
-// claims and pauses that last longer than any can, and returns how many: such claims end after a lease from now, such pauses at
-// once, and timers spaced by a resume keep their intervals. It is for one goroutine at a time.
+// PutRight rewrites the times of a clock that was ahead, once the clock is back. It plans again the occurrences that
+// were planned while the clock was ahead, and returns how many; those that lie ahead because of FROM, EXPIRE, a move or
+// a shift stay. It shortens claims and pauses that last longer than any can, and returns how many: such claims end
+// after a lease from now, such pauses at once, and timers spaced by a resume keep their intervals. It is for one
+// goroutine at a time.
 func (n *Node) PutRight(ctx context.Context, lease time.Duration) (planned, freed int, err error) {
 	var repeating, others []string
 	longest := max(longestClaim, lease)
@@ -63,9 +64,11 @@ func partitionsOf(hashTags []string) []keys.Partition {
 	return all
 }
 
-// setBack shortens claims and pauses in some partitions. Timers spaced by a resume come earlier by the same time in all of
-// them, so a first pass finds the earliest.
-func (n *Node) setBack(ctx context.Context, partitions []keys.Partition, longest, lease time.Duration) (freed int, err error) {
+// setBack shortens claims and pauses in some partitions. Timers spaced by a resume come earlier by the same time in all
+// of them, so a first pass finds the earliest.
+func (n *Node) setBack(
+	ctx context.Context, partitions []keys.Partition, longest, lease time.Duration,
+) (freed int, err error) {
 	earlier := int64(math.MaxInt64)
 	var spaced []keys.Partition
 	for _, p := range partitions {
@@ -87,12 +90,17 @@ func (n *Node) setBack(ctx context.Context, partitions []keys.Partition, longest
 	return freed, nil
 }
 
-// setBack shortens claims and pauses in a partition. earlier is by how many ms timers spaced by a resume come earlier; with ""
-// they stay, and firstSpaced is the ms until the first of them fires, or -1.
-func (s *Schedule) setBack(ctx context.Context, p keys.Partition, longest, lease time.Duration, earlier any) (freed int, firstSpaced int64, err error) {
+// setBack shortens claims and pauses in a partition. earlier is by how many ms timers spaced by a resume come earlier;
+// with "" they stay, and firstSpaced is the ms until the first of them fires, or -1.
+func (s *Schedule) setBack(
+	ctx context.Context, p keys.Partition, longest, lease time.Duration, earlier any,
+) (freed int, firstSpaced int64, err error) {
 	firstSpaced = -1
 	for skip := int64(0); ; {
-		args := []any{AheadBy.Milliseconds(), longest.Milliseconds(), longestPause.Milliseconds(), lease.Milliseconds(), earlier, skip, setBackPage}
+		args := []any{
+			AheadBy.Milliseconds(), longest.Milliseconds(), longestPause.Milliseconds(), lease.Milliseconds(),
+			earlier, skip, setBackPage,
+		}
 		reply, err := ReadReply(s.Run(ctx, s.step("set_back"), []Call{{Partition: p, Args: args}})[0], 5, 0)
 		if err != nil {
 			return freed, firstSpaced, err

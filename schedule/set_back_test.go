@@ -34,9 +34,9 @@ func (x *index) claimableIn(key string) (ahead int64) {
 	return 0
 }
 
-// Redis's clock is an hour ahead for a while. Firings claimed meanwhile by a timerd that died, or given back with a pause, can be
-// claimed again within a lease once the clock is back, and at the rate of a resume that is over. Tombstones explain no later
-// events. A pause by a right clock stays.
+// Redis's clock is an hour ahead for a while. Firings claimed meanwhile by a timerd that died, or given back with a
+// pause, can be claimed again within a lease once the clock is back, and at the rate of a resume that is over.
+// Tombstones explain no later events. A pause by a right clock stays.
 func TestClaimsByAClockThatWasAhead(t *testing.T) {
 	t.Parallel()
 	x, clock := newIndexWithClock(t)
@@ -105,8 +105,8 @@ func TestClaimsByAClockThatWasAhead(t *testing.T) {
 	}
 }
 
-// A timer that is contested, or parked, while the clock is ahead waits no longer than it can once the clock is back, and an audit has
-// seen it.
+// A timer that is contested, or parked, while the clock is ahead waits no longer than it can once the clock is back,
+// and an audit has seen it.
 func TestWaitsByAClockThatWasAhead(t *testing.T) {
 	t.Parallel()
 	x, clock := newIndexWithClock(t)
@@ -126,7 +126,8 @@ func TestWaitsByAClockThatWasAhead(t *testing.T) {
 	}
 }
 
-// Once the clock is back, events count as heard from then on, not only from when the clock shows the time of the subscription again.
+// Once the clock is back, events count as heard from then on, not only from when the clock shows the time of the
+// subscription again.
 func TestHeardSinceAClockThatWasAhead(t *testing.T) {
 	t.Parallel()
 	x, clock := newIndexWithClock(t)
