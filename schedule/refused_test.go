@@ -94,6 +94,8 @@ func producer(t *testing.T) (rights []any, lacking map[string][]any) {
 	lacking = map[string][]any{}
 	for _, word := range strings.Fields(line) {
 		rights = append(rights, word)
+	}
+	for _, word := range append(strings.Fields(line), "+set", "+get", "+getrange", "+strlen") { // those of +@string that a call may use
 		if strings.HasPrefix(word, "+") && !strings.HasPrefix(word, "+@") {
 			lacking[word] = []any{"-" + word[1:]}
 		}

@@ -1,7 +1,7 @@
 -- include: scores clock index hold
 -- How many held timers one step of a resume looks at, of how many bytes, about, and how many
 -- are read at a time: how long their keys are is not known before.
-local MOST_LOOKED, MOST_LOOKED_BYTES, SLICE = 1000, 65536, 64
+local MOST_LOOKED, MOST_LOOKED_BYTES, HELD_SLICE = 1000, 65536, 64
 
 -- How many arguments a rival has: app, module and type of its namespace, empty for any, up to which
 -- due time it releases as it says, and 1 if its namespace is the narrower one, else 0. A rival is
@@ -35,8 +35,8 @@ local function find_held(app, module, typ, score, skip, most, cutoff, first_riva
   local _, is_held = read_holds(redis.call('HGET', data_key, ':h:') or nil)
   local from = redis.call('ZCOUNT', firing_key, '-inf', '(' .. int(math.max(score, HELD))) + skip
   local refs, bytes, kept = {}, 0, 0
-  for first = 0, MOST_LOOKED - 1, SLICE do
-    local listed = redis.call('ZRANGE', firing_key, from + first, from + first + SLICE - 1, 'WITHSCORES')
+  for first = 0, MOST_LOOKED - 1, HELD_SLICE do
+    local listed = redis.call('ZRANGE', firing_key, from + first, from + first + HELD_SLICE - 1, 'WITHSCORES')
     for i = 1, #listed, 2 do
       if #refs == most then return refs, score, skip, false, kept end
       local at = tonumber(listed[i + 1])
@@ -56,7 +56,7 @@ local function find_held(app, module, typ, score, skip, most, cutoff, first_riva
       end
       bytes = bytes + #listed[i]
     end
-    if #listed < 2 * SLICE then return refs, score, skip, true, kept end
+    if #listed < 2 * HELD_SLICE then return refs, score, skip, true, kept end
     if bytes > MOST_LOOKED_BYTES then break end
   end
   return refs, score, skip, false, kept
