@@ -21,6 +21,8 @@ const (
 	longestPause = time.Second
 	// seekTime bounds how long a firing waits until the stream has been looked at.
 	seekTime = 3 * time.Second
+	// logLapsedEvery is how long nothing more is logged of firings that were given back.
+	logLapsedEvery = time.Minute
 )
 
 // flight is the firings that are published, or are to be as soon as possible, from the window until they are acknowledged or
@@ -35,6 +37,7 @@ type flight struct {
 	sender   *sender
 	group    *group
 	kick     chan struct{} // wakes who calls inspect
+	late     tally         // of firings that inspect gives back; for its caller
 
 	lastToken atomic.Uint64
 
@@ -221,7 +224,7 @@ func (f *flight) deny(subject string) {
 		d.firing.MayBeStored = true // the error may be about a later message
 		// As long as another subject is trusted, it is a matter of this one.
 		if f.subjects.State(subject).Alone && !f.health.now().acked.After(d.sentAt) {
-			f.health.noteSilence(time.Now())
+			f.health.noteSilence(time.Now(), true)
 		}
 	}
 	signal(f.kick)
@@ -239,8 +242,9 @@ func (f *flight) receive(token string, m *nats.Msg) {
 		f.Logger.Debug("ignored a reply to an event that is not JetStream's", "source", m.Subject)
 		return
 	}
-	if a.ok {
-		f.health.noteLife()
+	if a.ok && f.health.noteLife(a.duplicate) {
+		signal(f.kick)
+		f.gate.announce()
 	}
 	if b := f.group.find(n); b != nil {
 		f.receiveBatch(b, a)
@@ -319,7 +323,8 @@ func (f *flight) remove(d *delivery, says lanes.Says) {
 // inspect looks through the deliveries. It returns those to publish now, as queued, and whether there are none at
 // all. It gives back those that cannot be published in time.
 func (f *flight) inspect() (again []*delivery, idle bool) {
-	now, good, stopping := time.Now(), f.health.now().good(), f.gate.isStopped()
+	now, health, stopping := time.Now(), f.health.now(), f.gate.isStopped()
+	good, trying := health.good(), 0
 	late := 0
 	var failure Failure
 	f.group.hurry(now)
@@ -327,9 +332,10 @@ func (f *flight) inspect() (again []*delivery, idle bool) {
 	for _, d := range f.deliveries {
 		if d.state == sent {
 			if now.Before(d.next) {
+				trying++
 				continue
 			}
-			f.health.noteSilence(now)
+			f.health.noteSilence(now, false)
 			f.fail(d, FailureTimeout, false)
 		}
 		switch {
@@ -342,15 +348,16 @@ func (f *flight) inspect() (again []*delivery, idle bool) {
 			late++
 			failure = d.failure
 		case d.state != waiting:
-		case good && !now.Before(d.next):
+		case good && !now.Before(d.next) && (trying == 0 || !health.trial()):
 			d.state = queued
 			again = append(again, d)
+			trying++
 		}
 	}
 	idle = len(f.deliveries) == 0
 	f.mu.Unlock()
-	if late > 0 {
-		f.Logger.Warn("firings could not be published before the end of their lease: giving them back", "count", late, "err", failure)
+	if count := f.late.add(now, late); count > 0 {
+		f.Logger.Warn("firings could not be published before the end of their lease: giving them back, and counting them for a minute", "count", count, "err", failure)
 	}
 	slices.SortFunc(again, func(a, b *delivery) int { return cmp.Compare(a.token, b.token) })
 	return again, idle

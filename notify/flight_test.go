@@ -324,13 +324,21 @@ func TestHealth(t *testing.T) {
 		t.Errorf("a full stream: %v, %v", h.problem(), h.now().pause())
 	}
 	if h.noteLook(errors.New("still full")) || !h.noteLook(nil) || h.noteLook(nil) || !h.now().good() {
-		t.Error("it is well once a look says so, which is news once")
+		t.Error("it is well once a look says so that found the fault, which is news once")
 	}
-	h.noteSilence(time.Now())
+	h.refused(full, 7)
+	if !h.noteLook(nil) || !h.now().good() || h.problem() == nil || h.now().admits(1) || !h.now().admits(0) {
+		t.Error("what no look shows is tried with one event, and told meanwhile")
+	}
+	h.refused(full, 7)
+	if h.now().good() || h.noteLife(true) || h.now().good() || !h.noteLook(nil) || !h.noteLife(false) || h.problem() != nil || !h.now().admits(1) {
+		t.Error("it is over once an event is stored, which a duplicate is not")
+	}
+	h.noteSilence(time.Now(), false)
 	if !h.now().good() || h.problem() == nil {
 		t.Errorf("silence: %v", h.problem())
 	}
-	h.noteLife()
+	h.noteLife(false)
 	h.noteAck()
 	if h.problem() != nil || h.now().acked.IsZero() {
 		t.Errorf("after an acknowledgement: %v", h.problem())

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/internal/backoff"
+	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -18,6 +20,8 @@ const (
 	longestProbe = 2 * time.Second
 	// staleAfter is how long the last good answer of JetStream may be ago.
 	staleAfter = 4500 * time.Millisecond
+	// trialTime is after what time without a refusal a stream that looks well takes events, though none was stored.
+	trialTime = 5 * time.Second
 )
 
 // health is what is known about whether events can be published. Its methods may be called concurrently.
@@ -34,11 +38,16 @@ type healthState struct {
 	changedAt  time.Time // when connected changed
 	fault      error     // why the stream takes no events; nil if it does
 	faultSince time.Time
+	// looked says that a look at the stream has found the fault, so that the next one can tell that it is over. Else an
+	// event was refused for a reason that no look shows, and once the stream looks well events are tried, one at a time.
+	looked     bool
+	trialSince time.Time // since when events are tried; zero if none are
 	faultBytes int       // payload bytes of the last event that it refused
 	probes     int       // while there is a fault, since an event was acknowledged
 	lastGood   time.Time // when JetStream last answered that all is well
 	acked      time.Time // when an event in flight was acknowledged last
 	silent     time.Time // since when no event was acknowledged though some should have been; zero if none
+	denied     bool      // while silent: NATS denies to publish
 }
 
 // now returns what is known.
@@ -48,8 +57,14 @@ func (h *health) now() healthState {
 	return h.is
 }
 
-// good tells whether events can be published.
-func (s healthState) good() bool { return s.connected && s.fault == nil }
+// good tells whether events can be published, if only one at a time.
+func (s healthState) good() bool { return s.connected && (s.fault == nil || s.trial()) }
+
+// trial tells whether events are tried one at a time, to find out whether the stream takes them again.
+func (s healthState) trial() bool { return s.fault != nil && !s.trialSince.IsZero() }
+
+// admits tells whether further firings may be claimed while some are in flight.
+func (s healthState) admits(inFlight int) bool { return s.good() && (inFlight == 0 || !s.trial()) }
 
 // setConnected notes whether NATS is connected, and tells whether that is news.
 func (h *health) setConnected(connected bool) (news bool) {
@@ -59,17 +74,29 @@ func (h *health) setConnected(connected bool) (news bool) {
 		return false
 	}
 	h.is.connected, h.is.changedAt = connected, time.Now()
-	h.is.lastGood, h.is.silent = h.is.changedAt, time.Time{}
+	h.is.lastGood, h.is.silent, h.is.denied = h.is.changedAt, time.Time{}, false
 	signal(h.alarm)
 	return true
 }
 
-// noteLife notes that the stream stored an event, whether or not anybody still waited for it.
-func (h *health) noteLife() {
+// noteLife notes that the stream answered to an event that it has it, whether or not anybody still waited for that. It
+// tells whether that shows that the stream takes events again, which one that was stored before does not.
+func (h *health) noteLife(duplicate bool) (again bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.is.probes = 0
-	h.is.silent = time.Time{}
+	h.is.silent, h.is.denied = time.Time{}, false
+	if h.is.fault == nil || h.is.looked || duplicate {
+		return false
+	}
+	h.recovered()
+	return true
+}
+
+// recovered notes that the stream takes events again. h.mu is held.
+func (h *health) recovered() {
+	h.Logger.Info("the stream takes events again", "after", time.Since(h.is.faultSince).Round(time.Millisecond))
+	h.is.fault, h.is.trialSince = nil, time.Time{}
 }
 
 // noteAck notes that an event in flight was acknowledged.
@@ -79,12 +106,14 @@ func (h *health) noteAck() {
 	h.is.acked = time.Now()
 }
 
-// noteSilence notes that an event was not acknowledged in time.
-func (h *health) noteSilence(now time.Time) {
+// noteSilence notes that an event was not acknowledged in time, or that NATS denies to publish it.
+func (h *health) noteSilence(now time.Time, denied bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	h.is.denied = h.is.denied || denied
 	if h.is.silent.IsZero() {
 		h.is.silent = now
+		signal(h.alarm)
 	}
 }
 
@@ -95,21 +124,23 @@ func (h *health) refused(a answer, payloadBytes int) {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		h.is.faultBytes = payloadBytes
-		h.noteFault(fmt.Errorf("stream %s refuses events: %w", h.Streams.FiredStream(), a.err))
+		h.noteFault(diag.Wrap("stream "+h.Streams.FiredStream()+" refuses events", streams.Refused(a.err)), false)
 	}
 }
 
-// noteFault holds events back until the stream looks well again. h.mu is held.
-func (h *health) noteFault(err error) {
+// noteFault holds events back until the stream looks well again. looked says that a look at it has found the fault. h.mu
+// is held.
+func (h *health) noteFault(err error, looked bool) {
 	if h.is.fault == nil {
 		h.is.faultSince = time.Now()
 		h.Logger.Warn("events wait until the stream takes them", "err", err)
 		signal(h.alarm)
 	}
-	h.is.fault = err
+	h.is.fault, h.is.looked, h.is.trialSince = err, looked, time.Time{}
 }
 
-// noteLook takes what keeps the stream from taking an event, or nil, by a look at it. It tells whether it takes events again.
+// noteLook takes what keeps the stream from taking an event, or nil, by a look at it. It tells whether events can be
+// published.
 func (h *health) noteLook(err error) (again bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -118,16 +149,19 @@ func (h *health) noteLook(err error) (again bool) {
 	}
 	if err != nil {
 		if h.is.connected {
-			h.noteFault(err)
+			h.noteFault(err, true)
 		}
 		return false
 	}
 	h.is.lastGood = time.Now()
-	if h.is.fault == nil {
+	switch {
+	case h.is.fault == nil:
 		return false
+	case h.is.looked, h.is.trial() && h.is.lastGood.Sub(h.is.trialSince) > trialTime:
+		h.recovered()
+	case !h.is.trial():
+		h.is.trialSince = h.is.lastGood
 	}
-	h.Logger.Info("the stream takes events again", "after", time.Since(h.is.faultSince).Round(time.Millisecond))
-	h.is.fault = nil
 	return true
 }
 
@@ -150,9 +184,16 @@ func (h *health) problem() error {
 		return is.fault
 	case time.Since(is.lastGood) > staleAfter:
 		return fmt.Errorf("JetStream has not answered for %v", since(is.lastGood))
+	case is.denied:
+		return &diag.Fault{
+			What:   fmt.Sprintf("no event has been acknowledged for %v: the NATS user may not publish it", since(is.silent)),
+			Remedy: "let the NATS user publish to " + h.Streams.SubjectAll(keys.Fired),
+		}
 	case !is.silent.IsZero():
-		return fmt.Errorf("no event has been acknowledged for %v: does the NATS user have the right to publish to %s?",
-			since(is.silent), h.Streams.SubjectAll(keys.Fired))
+		return &diag.Fault{
+			What:   fmt.Sprintf("no event has been acknowledged for %v, though JetStream answers other calls", since(is.silent)),
+			Remedy: streams.UnansweredFix,
+		}
 	}
 	return nil
 }

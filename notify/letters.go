@@ -35,11 +35,10 @@ type letters struct {
 	wake     chan struct{} // wakes run
 	kick     chan struct{} // signalled when one has ended
 
-	mu       sync.Mutex
-	queue    []deadLetter // to be published
-	stored   time.Time    // when one was stored last
-	loggedAt time.Time    // when the log told of firings that were too late
-	unlogged int          // how many there were since
+	mu     sync.Mutex
+	queue  []deadLetter // to be published
+	stored time.Time    // when one was stored last
+	late   tally        // of firings that were too late
 }
 
 // deadLetter is a firing whose dead letter is to be published, and why.
@@ -182,10 +181,8 @@ func (l *letters) reportLate(d *delivery, action LateAction, reason string) {
 		"source", string(action), "err", reason)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.unlogged++
-	if now := time.Now(); now.Sub(l.loggedAt) >= logLateEvery {
-		l.Logger.Warn("timers are too late to fire: by their limits they are dead letters or dropped; this is the last one", "count", l.unlogged,
+	if count := l.late.add(time.Now(), 1); count > 0 {
+		l.Logger.Warn("timers are too late to fire: by their limits they are dead letters or dropped; this is the last one", "count", count,
 			"key", f.Key.String(), "due_at", f.Due.Time(), "attempt", d.attempt, "source", string(action), "err", reason)
-		l.loggedAt, l.unlogged = now, 0
 	}
 }

@@ -78,7 +78,11 @@ func (p *prober) examine(ctx context.Context) error {
 			"err", fmt.Errorf("stream %s goes on at sequence %d, though %d was acknowledged", info.Config.Name, b.seq, b.acknowledged))
 		p.OnLost(lost)
 	}
-	if err == nil && p.health.now().fault != nil {
+	now := p.health.now()
+	if err == nil && (now.fault != nil || !now.silent.IsZero()) {
+		err = streams.WriteError(asking, p.js, p.Streams.FiredStream())
+	}
+	if err == nil && now.fault != nil {
 		return p.examineAccount(asking)
 	}
 	return err

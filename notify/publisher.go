@@ -66,12 +66,13 @@ func NewPublisher(nc *nats.Conn, js jetstream.JetStream, s Settler) *Publisher {
 	p.health = &health{Options: o, alarm: make(chan struct{}, 1)}
 	p.flight = &flight{
 		Options: o, gate: p.gate, window: p.window, health: p.health, stream: p.stream, sender: newSender(o, nc), kick: p.kick,
-		subjects: newSubjects(), deliveries: map[uint64]*delivery{},
+		subjects: newSubjects(), deliveries: map[uint64]*delivery{}, late: tally{every: logLapsedEvery},
 	}
 	p.flight.group = newGroup(p.flight)
 	p.seeker = &seeker{Options: o, js: js, flight: p.flight, wake: make(chan struct{}, 1)}
 	p.letters = &letters{
 		Options: o, js: js, gate: p.gate, window: p.window, health: p.health, subjects: newSubjects(), wake: make(chan struct{}, 1), kick: p.kick,
+		late: tally{every: logLateEvery},
 	}
 	p.prober = &prober{Options: o, js: js, health: p.health, stream: p.stream, batches: p.flight.group.allow, again: func() {
 		signal(p.kick)
@@ -90,7 +91,7 @@ func (p *Publisher) InFlight() int { return p.window.inFlight() }
 // is known, and there is room in the window. Call it before claiming firings. It returns ctx's error when ctx ends first, and
 // ErrStopped when Run is ending.
 func (p *Publisher) Wait(ctx context.Context, server string) error {
-	if err := p.gate.await(ctx, func() bool { return p.health.now().good() && p.window.hasRoom(server) }); err != nil {
+	if err := p.gate.await(ctx, func() bool { return p.health.now().admits(p.window.inFlight()) && p.window.hasRoom(server) }); err != nil {
 		return err
 	}
 	return ctx.Err()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -422,6 +423,38 @@ func TestStrangersRepliesAreIgnored(t *testing.T) {
 	}
 }
 
+// A server without room refuses events, and nothing else tells. The reason stands until one is stored, and is logged once.
+func TestFullServerHoldsFiringsBack(t *testing.T) {
+	t.Parallel()
+	const room = 1 << 20
+	nats := testenv.NATS(t, func(o *server.Options) { o.JetStreamMaxStore = room })
+	var log testenv.Output
+	r := start(t, nats, nats.URL(), nil, func(p *notify.Publisher) { p.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	r.publish(t, firings(0, 2, strings.Repeat("x", room/2))...)
+	r.settler.expect(t, 2, 0)
+	r.publish(t, firings(2, 50, "x")...)
+	r.healthy(t, patience, "no more room for JetStream (max_file_store): nats: API error: code=503 err_code=10023 description=insufficient resources; "+
+		"to fix it: raise max_file_store")
+	tries, well := r.hooks.counts().failed[notify.FailureUnavailable], false
+	testenv.Eventually(t, patience, func() bool {
+		well = well || r.Healthy() == nil
+		return r.hooks.counts().failed[notify.FailureUnavailable] >= tries+3
+	}, "events that are tried")
+	text := log.String()
+	if n := strings.Count(text, "events wait until the stream takes them"); well || n != 1 || strings.Contains(text, "takes events again") {
+		t.Errorf("well in between: %t; it logged:\n%s", well, text)
+	}
+	stream, err := r.js.Stream(t.Context(), "TIMERS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.healthy(t, 10*time.Second, "")
+	r.settler.expect(t, 52, 0)
+}
+
 func TestUserWithoutTheRightToPublish(t *testing.T) {
 	t.Parallel()
 	allowed := &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"timers.fired.>"}}}
@@ -431,7 +464,7 @@ func TestUserWithoutTheRightToPublish(t *testing.T) {
 	})
 	r := start(t, nats, "nats://timerd:t@"+nats.Addr(), nil, func(p *notify.Publisher) { p.AckWait = 100 * time.Millisecond })
 	r.publish(t, firings(0, 1, "x")...)
-	r.healthy(t, 5*time.Second, "does the NATS user have the right to publish to timers.fired.>?")
+	r.healthy(t, 5*time.Second, "to fix it: let the NATS user publish to timers.fired.>")
 	r.settler.expect(t, 0, 1)
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -18,6 +19,18 @@ const minServerMajor, minServerMinor = 2, 10
 
 // SilentFix is what to do where NATS is reached and its JetStream does not answer.
 const SilentFix = "look at the log of the NATS server: it ends JetStream when its disk is full, and a cluster needs a leader; let the user call $JS.API.>"
+
+// diskFix is what to do about a NATS server that cannot write a stream's file.
+const diskFix = "make space on the disk of the NATS server, or repair what it names, and then restart nats-server, or the timerd that it is part of: until then it keeps the error"
+
+// UnansweredFix is what to do where JetStream answers, but not to events.
+const UnansweredFix = "look at the log of the NATS server and its /healthz: if its disk was full, " + diskFix
+
+// Error codes by which an account, or a server, has no room for what is published.
+const (
+	codeAccountStorage jetstream.ErrorCode = 10002
+	codeResources      jetstream.ErrorCode = 10023
+)
 
 // NotUp tells whether an error is that JetStream does not answer, has no leader, or knows too few servers of its cluster: that may
 // pass by itself.
@@ -65,10 +78,43 @@ func Explained(ctx context.Context, js jetstream.JetStream, err error) error {
 			return &diag.Fault{What: fault.Problem(), Remedy: fault.Fix(), Err: err}
 		}
 	}
-	if NotUp(err) {
+	if NotUp(err) && codeOf(err) != codeResources {
 		return diag.WithFix(err, SilentFix)
 	}
+	return Refused(err)
+}
+
+// Refused returns an error with the fix if it is that JetStream has no room, any other as it is. It asks nobody.
+func Refused(err error) error {
+	switch codeOf(err) {
+	case codeResources:
+		return &diag.Fault{
+			What:   "the NATS server has no more room for JetStream (max_file_store): " + err.Error(),
+			Remedy: "raise max_file_store in its configuration, then: nats-server --signal reload; or delete streams that nobody needs",
+			Err:    err,
+		}
+	case codeAccountStorage, codeNoStorage:
+		return &diag.Fault{What: err.Error(), Remedy: accountFullFix, Err: err}
+	}
 	return err
+}
+
+// noSequence is of no message: a request to delete it changes nothing.
+const noSequence = 1 << 62
+
+// pathError matches an error of a file, such as "write /data/1.blk: no space left on device".
+var pathError = regexp.MustCompile(`^[a-z]+ .*[/\\].*: .+`)
+
+// WriteError returns a Fault if a write to a stream's file has failed: then the server answers no event, and everything else
+// as if nothing were wrong, until it is restarted. It asks for the deletion of a message that cannot be there, which fails by
+// that error first. nil means that there is none, or that it is not known, as without the right to ask.
+func WriteError(ctx context.Context, js jetstream.JetStream, stream string) error {
+	err := ask(ctx, js, "STREAM.MSG.DELETE."+stream, map[string]any{"seq": noSequence, "no_erase": true}, nil)
+	refused, ok := errors.AsType[*jetstream.APIError](err)
+	if !ok || !pathError.MatchString(refused.Description) {
+		return nil
+	}
+	return &Fault{Stream: stream, What: "the NATS server cannot write it, and answers no message: " + refused.Description, Remedy: diskFix}
 }
 
 // accountFullFix is what to do about an account without room for what timerd stores.
