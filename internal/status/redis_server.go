@@ -113,7 +113,7 @@ func (s Sources) gatherAside(ctx context.Context, node *schedule.Node) (found []
 		found = append(found, Aside{a.Reason, a.Count, key})
 		if a.Reason == query.ParkedRefused {
 			p.Warn("let timerd's NATS user publish to "+s.Streams.Subject(a.Key, keys.Fired)+", and let "+s.Streams.FiredStream()+" take it; if the timers are too late to fire, the same for "+
-				s.Streams.Subject(a.Key, keys.Dead)+" and "+s.Streams.DeadStream()+"; or cancel the timers before they are due",
+				s.Streams.Subject(a.Key, keys.Dead)+" and "+s.Streams.DeadStream(),
 				"%s because NATS refuses their subjects, such as that of %s", many, keys.Abbreviate(key))
 			continue
 		}
@@ -121,7 +121,7 @@ func (s Sources) gatherAside(ctx context.Context, node *schedule.Node) (found []
 		if err != nil {
 			user = rights.UnknownUser
 		}
-		p.Warn(rights.Grant(user, "~"+printable(keys.Namespace{App: a.Key.App}.Glob()))+"; or cancel them, as the user who set them",
+		p.Warn(rights.Grant(user, "~"+printable(keys.Namespace{App: a.Key.App}.Glob())),
 			"%s because timerd may not read their keys, such as %s", many, keys.Abbreviate(key))
 	}
 	return found, p, err
