@@ -120,6 +120,7 @@ const (
 	CheckNATS       = "nats"
 	CheckStreams    = "streams"
 	CheckLosses     = "lost data"
+	CheckCounting   = "loss detection"
 	CheckUnattended = "unattended"
 	CheckTimerds    = "timerds"
 	CheckClock      = "redis clock"

@@ -36,7 +36,9 @@ type facts struct {
 	faults      []*streams.Fault
 	lost        []streams.Loss // that nobody has acknowledged
 	deliverers  []streams.Deliverer
-	stateErr    error // why the two are not known
+	uncounted   *streams.Fault   // nobody counts the timers
+	stateErr    error            // why the three are not known
+	unwritten   []*streams.Fault // streams whose files the server cannot write; asked only where timers may wait
 	webhooks    *Webhooks
 	webhooksErr error
 }
@@ -71,6 +73,7 @@ func checks() []check {
 		{Name: "retry consumer", Ready: "retry consumer", Needs: both, Run: ofTimerds("retry consumer"), Fix: lookAtTimerd},
 		{Name: "keyspace events", Ready: "keyspace events", Needs: redis, Run: ofTimerds("keyspace events"), Fix: lookAtTimerd},
 		{Name: diag.CheckLosses, Run: checkLosses},
+		{Name: diag.CheckCounting, Needs: slices.Concat(both, []string{ReadyJetStream}), Run: checkCounting},
 		{Name: diag.CheckClock, Run: checkClocks},
 		{Name: diag.CheckHolds, Needs: redis, Run: checkHolds},
 		{Name: diag.CheckAudits, Needs: redis, Run: checkAudits},
@@ -99,6 +102,12 @@ func ReadyChecks() map[string]string {
 
 // auditTooOld is the age at which the last audit is a problem: there is one every ten minutes.
 const auditTooOld = 30 * time.Minute
+
+// waits reports whether timers may wait for NATS: some are claimed, or due, or that is not counted.
+func (f *facts) waits() bool {
+	r := f.redis
+	return r != nil && (f.Brief || r.Firing+r.Owed > 0)
+}
 
 // count writes a number with its noun.
 func count(n int64, one, many string) string {

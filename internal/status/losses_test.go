@@ -2,14 +2,42 @@ package status_test
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/internal/streams"
 )
+
+// That a living timerd does not count the timers is a warning, once it has had the time for it.
+func TestUncountedTimersAreAWarning(t *testing.T) {
+	t.Parallel()
+	x := newInstallation(t)
+	x.beat("young", nil)
+	if r := x.report(); len(r.Problems) > 0 {
+		t.Errorf("at the start: %+v", r.Problems)
+	}
+	x.beatSince(time.Now().Add(-time.Minute), "old", nil)
+	r := x.report()
+	if len(r.Problems) != 1 || r.Problems[0].Level != diag.Warn || r.Problems[0].Check != diag.CheckCounting ||
+		!strings.Contains(r.Problems[0].Text, "TIMERS_STATE: there is no such stream: the timers are not counted") {
+		t.Errorf("%+v", r.Problems)
+	}
+	_, err := x.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "TIMERS_STATE", Subjects: []string{"timers.state.>"}})
+	if err == nil {
+		_, err = x.js.Publish(t.Context(), "timers.state.counts", []byte("{}"))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := x.report(); len(r.Problems) > 0 {
+		t.Errorf("with a count: %+v", r.Problems)
+	}
+}
 
 // A loss of a server of Redis is told with how many timers that server has now, whatever their state; one whose server does not answer, and
 // one of a stream, is told without, and so is each where timers are not counted.

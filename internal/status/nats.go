@@ -54,8 +54,8 @@ type Stream struct {
 	Current     int    `json:"current"`              // how many of these are up to date
 	Leaderless  bool   `json:"leaderless,omitempty"` // no server of its cluster leads it
 
-	full  *streams.Fault // why it takes no more messages
-	floor uint64         // all consumers have acknowledged the messages up to this one; 0 if that is not known, or the stream is not full
+	info  *jetstream.StreamInfo // nil if its state is not known
+	floor uint64                // all consumers have acknowledged the messages up to this one; 0 if that is not known, or the stream is not full
 }
 
 // allStreams is the least number of streams.
@@ -94,6 +94,20 @@ func (f *facts) gatherNATS(ctx context.Context) {
 func (f *facts) gatherState(ctx context.Context) {
 	if f.lost, f.stateErr = streams.ReadLosses(ctx, f.JetStream, f.Streams); f.stateErr == nil {
 		f.deliverers, f.stateErr = streams.ReadDeliverers(ctx, f.JetStream, f.Streams)
+	}
+	if f.stateErr == nil {
+		f.uncounted, f.stateErr = streams.ReadCounting(ctx, f.JetStream, f.Streams)
+	}
+}
+
+// gatherUnwritten asks which streams the server cannot write, which it tells in no other answer.
+func (f *facts) gatherUnwritten(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, accountWait)
+	defer cancel()
+	for _, name := range []string{f.Streams.FiredStream(), f.Streams.RetryStream(), f.Streams.DeadStream()} {
+		if fault, ok := errors.AsType[*streams.Fault](streams.WriteError(ctx, f.JetStream, name)); ok {
+			f.unwritten = append(f.unwritten, fault)
+		}
 	}
 }
 
@@ -154,11 +168,11 @@ func checkStreams(f *facts, p *diag.Findings) {
 		}
 		p.Add(found)
 	}
-	for _, fault := range f.faults {
+	for _, fault := range slices.Concat(f.faults, f.unwritten) {
 		p.Add(fault.Finding(diag.CheckStreams))
 	}
 	for i := range f.nats.Streams {
-		checkStream(&f.nats.Streams[i], f.Streams.Names, p)
+		checkStream(&f.nats.Streams[i], f.Streams.Names, f.backlog(f.nats.Streams[i].Name), p)
 	}
 	checkLeaders(f.nats.Streams, p)
 	if names := f.Streams.Names; len(*p) == 0 {
@@ -176,6 +190,19 @@ func checkLosses(f *facts, p *diag.Findings) {
 	}
 }
 
+// checkCounting judges whether somebody would notice a loss of data.
+func checkCounting(f *facts, p *diag.Findings) {
+	if f.uncounted == nil || f.redis == nil {
+		return
+	}
+	for _, timerd := range f.redis.Timerds {
+		if f.redis.At.Sub(timerd.Since) > streams.FirstCount {
+			p.Add(f.uncounted.Finding(diag.CheckCounting))
+			return
+		}
+	}
+}
+
 // checkLetters reports dead letters.
 func checkLetters(f *facts, p *diag.Findings) {
 	if f.nats != nil && f.nats.DeadLetters != nil && *f.nats.DeadLetters > 0 {
@@ -183,12 +210,28 @@ func checkLetters(f *facts, p *diag.Findings) {
 	}
 }
 
+// backlog returns how many messages wait for room in a stream, as far as that is known.
+func (f *facts) backlog(stream string) int64 {
+	switch r := f.redis; {
+	case stream == f.Streams.FiredStream() && r != nil:
+		return r.Owed + r.Firing
+	case stream == f.Streams.DeadStream():
+		for _, s := range f.nats.Streams {
+			if s.Name == f.Streams.RetryStream() {
+				return int64(s.Messages)
+			}
+		}
+	}
+	return 0
+}
+
 // checkStream judges the state of a stream. which names its purpose.
-func checkStream(s *Stream, which keys.Names, p *diag.Findings) {
-	if s.full == nil {
+func checkStream(s *Stream, which keys.Names, backlog int64, p *diag.Findings) {
+	if !s.Full {
 		return
 	}
-	found := s.full.Finding(diag.CheckStreams)
+	full, _ := errors.AsType[*streams.Fault](streams.Fullness(s.info, 0, backlog))
+	found := full.Finding(diag.CheckStreams)
 	switch s.Name {
 	case which.FiredStream():
 		found.Text += ": timers wait in Redis"
@@ -303,7 +346,7 @@ func newStream(name string, info *jetstream.StreamInfo) Stream {
 		Name: name, Messages: state.Msgs, Bytes: state.Bytes, MaxAge: int64(c.MaxAge.Seconds()),
 		MaxBytes: max(c.MaxBytes, 0), MaxMessages: max(c.MaxMsgs, 0), Replicas: max(c.Replicas, 1), Current: 1,
 	}
-	s.full, s.Full = errors.AsType[*streams.Fault](streams.Fullness(info, 0))
+	s.info, s.Full = info, streams.Fullness(info, 0, 0) != nil
 	if info.Cluster != nil && s.Replicas > 1 {
 		s.Leaderless = streams.Leaderless(info)
 		for _, peer := range info.Cluster.Replicas {
@@ -318,7 +361,7 @@ func newStream(name string, info *jetstream.StreamInfo) Stream {
 // acknowledged returns the last sequence that all consumers of a full stream have acknowledged; 0 if no message can be dropped,
 // or that is not known. Unless one of them reads every subject, there may be events that nobody has read yet.
 func acknowledged(ctx context.Context, stream jetstream.Stream, which keys.Names, s *Stream) uint64 {
-	if s.full == nil {
+	if !s.Full {
 		return 0
 	}
 	list := stream.ListConsumers(ctx)

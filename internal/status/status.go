@@ -62,6 +62,9 @@ func (s Sources) Gather(ctx context.Context) *Report {
 	wg.Go(func() { f.gatherRedis(ctx) })
 	wg.Go(func() { f.gatherNATS(ctx) })
 	wg.Wait()
+	if f.nats != nil && f.waits() {
+		f.gatherUnwritten(ctx)
+	}
 	r := &Report{Problems: diag.Findings{}, Redis: f.redis, NATS: f.nats, Found: diag.Run(checks(), f, nil)}
 	for i := range f.servers {
 		r.Lacking = append(r.Lacking, f.servers[i].lacking)

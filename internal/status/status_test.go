@@ -135,7 +135,12 @@ func newInstallation(t *testing.T, opts ...testenv.NATSOption) *installation {
 // beat sends a heartbeat of a timerd.
 func (x *installation) beat(instance string, settings map[string]string) {
 	x.t.Helper()
-	self := schedule.Self{Instance: instance, Version: "v1", Host: "host", PID: 7, Since: time.Now(), Settings: settings}
+	x.beatSince(time.Now().Add(time.Hour), instance, settings) // nobody expects it to have counted the timers
+}
+
+func (x *installation) beatSince(since time.Time, instance string, settings map[string]string) {
+	x.t.Helper()
+	self := schedule.Self{Instance: instance, Version: "v1", Host: "host", PID: 7, Since: since, Settings: settings}
 	if _, err := x.sched.Node.Heartbeat(x.t.Context(), self, time.Hour); err != nil {
 		x.t.Fatal(err)
 	}

@@ -30,7 +30,7 @@ func Fired(ctx context.Context, js jetstream.JetStream, s Config, payloadBytes i
 	if Leaderless(info) {
 		return info, &Fault{Stream: info.Config.Name, What: "it has no leader, so it takes nothing", Remedy: NoLeaderFix}
 	}
-	return info, Fullness(info, payloadBytes)
+	return info, Fullness(info, payloadBytes, 0)
 }
 
 // NoLeaderFix is what to do about a stream without a leader.
@@ -41,8 +41,9 @@ func Leaderless(info *jetstream.StreamInfo) bool {
 	return info.Cluster != nil && info.Cluster.Name != "" && info.Config.Replicas > 1 && info.Cluster.Leader == ""
 }
 
-// Fullness returns a Fault if a stream is too full for an event with a payload of so many bytes.
-func Fullness(info *jetstream.StreamInfo, payloadBytes int) error {
+// Fullness returns a Fault if a stream is too full for an event with a payload of so many bytes. Its fix doubles the limit, or
+// makes room for twice the backlog where that is more: the messages that wait for room, 0 if that is not known.
+func Fullness(info *jetstream.StreamInfo, payloadBytes int, backlog int64) error {
 	c, s := info.Config, info.State
 	if c.Discard != jetstream.DiscardNew || s.Msgs == 0 {
 		return nil
@@ -51,11 +52,12 @@ func Fullness(info *jetstream.StreamInfo, payloadBytes int) error {
 		return fmt.Sprintf("raise its limit, which loses nothing: nats stream edit %s --%s=%d%s --force", c.Name, limit, to, unit)
 	}
 	if c.MaxMsgs > 0 && s.Msgs >= uint64(c.MaxMsgs) {
-		return &Fault{Stream: c.Name, What: fmt.Sprintf("it is full: %d messages of at most %d", s.Msgs, c.MaxMsgs), Remedy: raise("max-msgs", 2*c.MaxMsgs, "")}
+		return &Fault{Stream: c.Name, What: fmt.Sprintf("it is full: %d messages of at most %d", s.Msgs, c.MaxMsgs), Remedy: raise("max-msgs", c.MaxMsgs+max(c.MaxMsgs, 2*backlog), "")}
 	}
 	if c.MaxBytes > 0 && s.Bytes+uint64(payloadBytes)+fullSlack > uint64(c.MaxBytes) {
 		// In KB: the nats command takes no number of bytes beyond 2^31.
-		more := 2*c.MaxBytes + int64(payloadBytes) + fullSlack
+		waiting := 2 * backlog * int64(s.Bytes/s.Msgs)
+		more := c.MaxBytes + max(c.MaxBytes, waiting) + int64(payloadBytes) + fullSlack
 		return &Fault{Stream: c.Name, What: fmt.Sprintf("it is full: %d bytes of at most %d", s.Bytes, c.MaxBytes), Remedy: raise("max-bytes", more/1024+1, "KB")}
 	}
 	return nil

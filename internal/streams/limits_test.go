@@ -82,6 +82,63 @@ func look(t *testing.T, js jetstream.JetStream, conf streams.Config) error {
 	return streams.NewLosses(nil, js, conf, none, slog.New(slog.DiscardHandler)).Look(t.Context())
 }
 
+// That nobody counts the timers is told, with the limit that is the reason; a count ends it.
+func TestReadCounting(t *testing.T) {
+	t.Parallel()
+	const lost = "so nobody would notice if they got lost"
+	fewStreams := func(l *server.JetStreamAccountLimits) { l.MaxStreams = 3 }
+	for name, c := range map[string]struct {
+		account func(*server.JetStreamAccountLimits)
+		state   *jetstream.StreamConfig
+		want    []string
+	}{
+		"max_streams":        {fewStreams, nil, []string{"there is no such stream", lost, "max_streams: 3", "raise max_streams"}},
+		"max_bytes_required": {func(l *server.JetStreamAccountLimits) { l.MaxBytesRequired = true }, nil, []string{lost, "set TIMERD_STREAM_MAX_BYTES"}},
+		"no reason":          {unlimited, nil, []string{lost, "the logs of the timerds"}},
+		"no count":           {unlimited, &jetstream.StreamConfig{}, []string{"it has no count", lost, "the logs of the timerds"}},
+		"full": {
+			unlimited, &jetstream.StreamConfig{MaxBytes: 1 << 10, Discard: jetstream.DiscardNew},
+			[]string{"it has no count", lost, "it is full", "nats stream edit TIMERS_STATE --max-bytes="},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			nats := testenv.NATS(t)
+			js := nats.JetStream()
+			err := streams.Ensure(t.Context(), js, streams.Config{})
+			nats.Limit(c.account)
+			if c.state != nil && err == nil {
+				c.state.Name, c.state.Subjects = "TIMERS_STATE", []string{"timers.state.>"}
+				_, err = js.CreateStream(t.Context(), *c.state)
+			}
+			if c.state != nil && err == nil {
+				_, err = js.Publish(t.Context(), "timers.state.losses", []byte("[]"))
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			found, err := streams.ReadCounting(t.Context(), js, streams.Config{})
+			if err != nil || found == nil || !found.Warning || found.Stream != "TIMERS_STATE" {
+				t.Fatalf("%+v, %v", found, err)
+			}
+			for _, want := range c.want {
+				if !strings.Contains(found.Error(), want) {
+					t.Errorf("it does not say %q: %v", want, found)
+				}
+			}
+			if c.state == nil || c.state.MaxBytes > 0 {
+				return
+			}
+			if _, err := js.Publish(t.Context(), "timers.state.counts", []byte("{}")); err != nil {
+				t.Fatal(err)
+			}
+			if found, err := streams.ReadCounting(t.Context(), js, streams.Config{}); found != nil || err != nil {
+				t.Errorf("with a count: %+v, %v", found, err)
+			}
+		})
+	}
+}
+
 // A limit without room for timerd is one fault, which names the limit and what to set, and no error is JetStream's alone.
 func TestEnsureNamesTheLimit(t *testing.T) {
 	t.Parallel()
@@ -142,5 +199,27 @@ func TestEnsureNamesTheLimit(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// What a full stream's fix makes room for: twice what it has, or twice what waits where that is more.
+func TestFullnessMakesRoomForTheBacklog(t *testing.T) {
+	t.Parallel()
+	state := jetstream.StreamState{Msgs: 100, Bytes: 50_000}
+	for _, c := range []struct {
+		limits  jetstream.StreamConfig
+		backlog int64
+		want    string
+	}{
+		{jetstream.StreamConfig{MaxMsgs: 100}, 0, "--max-msgs=200 "},
+		{jetstream.StreamConfig{MaxMsgs: 100}, 4_000, "--max-msgs=8100 "},
+		{jetstream.StreamConfig{MaxBytes: 50_000}, 10, "--max-bytes=102KB "}, // 100,000 and room for an event
+		{jetstream.StreamConfig{MaxBytes: 50_000}, 4_000, "--max-bytes=3960KB "},
+	} {
+		c.limits.Name, c.limits.Discard = "TIMERS", jetstream.DiscardNew
+		err := streams.Fullness(&jetstream.StreamInfo{Config: c.limits, State: state}, 0, c.backlog)
+		if fault, ok := errors.AsType[*streams.Fault](err); !ok || !strings.Contains(fault.Fix(), c.want) {
+			t.Errorf("with a backlog of %d: %v, want %s", c.backlog, err, c.want)
+		}
 	}
 }

@@ -263,7 +263,19 @@ func TestOutagesOfStreams(t *testing.T) {
 	off.advice = "look at the log of the NATS server" // which itself is there
 	off.bring = func(*scene) { x.NATS.DisableJetStream() }
 	off.end = func(*scene) { x.NATS.Restart() }
-	x.play(messages, bytes, read, account, away, off)
+	uncounted := outage{
+		name: "an account without room for TIMERS_STATE", level: diag.Warn, check: diag.CheckCounting,
+		text:   `TIMERS_STATE: there is no such stream: the timers are not counted, so nobody would notice if they got lost: .*\(max_streams: 3\)`,
+		advice: "raise max_streams of the account",
+		bring: func(*scene) {
+			x.NATS.Limit(func(l *server.JetStreamAccountLimits) { l.MaxStreams = 3 })
+			if err := x.JS.DeleteStream(t.Context(), "TIMERS_STATE"); err != nil {
+				t.Fatal(err)
+			}
+		},
+		end: func(*scene) { x.NATS.Limit(func(*server.JetStreamAccountLimits) {}) },
+	}
+	x.play(messages, bytes, read, account, uncounted, away, off)
 	x.p.Stop()
 }
 

@@ -1,0 +1,80 @@
+package streams
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/internal/diag"
+)
+
+const (
+	// FirstCount is how long after the start of a timerd the timers have been counted.
+	FirstCount = 2 * countInterval
+	// countTooOld is the age from which on the last count tells that none is made.
+	countTooOld = 5 * countInterval
+)
+
+// ReadCounting returns a warning if nobody counts the timers, as [Losses] of a living timerd does, so that nobody would notice
+// if they got lost. It returns nil if they are counted.
+func ReadCounting(ctx context.Context, js jetstream.JetStream, s Config) (*Fault, error) {
+	ctx, cancel := context.WithTimeout(ctx, lossesTimeout)
+	defer cancel()
+	stream, err := js.Stream(ctx, s.StateStream())
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		return s.uncounted("there is no such stream", s.noState(ctx, js)), nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	info := stream.CachedInfo()
+	last, err := stream.GetLastMsgForSubject(ctx, countsSubject(s.Names))
+	switch {
+	case errors.Is(err, jetstream.ErrMsgNotFound):
+		return s.uncounted("it has no count", s.noCount(ctx, js, info)), nil
+	case err != nil:
+		return nil, err
+	case info.TimeStamp.Sub(last.Time) > countTooOld:
+		at := last.Time.UTC().Format(time.RFC3339)
+		return s.uncounted("the last count is of "+at, s.noCount(ctx, js, info)), nil
+	}
+	return nil, nil
+}
+
+// uncounted returns that the timers are not counted, and why as far as that is known.
+func (s Config) uncounted(what string, why error) *Fault {
+	f := &Fault{
+		Stream: s.StateStream(), Warning: true,
+		What:   what + ": the timers are not counted, so nobody would notice if they got lost",
+		Remedy: "look for \"not counted\" in the logs of the timerds, which have the reason",
+	}
+	if cause, ok := why.(diag.Fixable); ok { //nolint:errorlint // within another error it does not say all
+		f.What, f.Remedy = fmt.Sprintf("%s: %s", f.What, cause.Problem()), cause.Fix()
+	}
+	return f
+}
+
+// noState returns why a timerd could not make the stream of the state: nil if that is not known.
+func (s Config) noState(ctx context.Context, js jetstream.JetStream) error {
+	account, err := js.AccountInfo(ctx)
+	switch {
+	case err != nil:
+		return nil
+	case account.Limits.MaxStreams > 0 && account.Streams >= account.Limits.MaxStreams:
+		return s.explainLimit(ctx, js, s.state(), &jetstream.APIError{ErrorCode: codeMaxStreams})
+	case account.Limits.MaxBytesRequired && s.MaxBytes == 0:
+		return s.explainLimit(ctx, js, s.state(), &jetstream.APIError{ErrorCode: codeMaxBytesRequired})
+	}
+	return AccountFullness(account, 0)
+}
+
+// noCount returns why the stream of the state takes no count: nil if that is not known.
+func (s Config) noCount(ctx context.Context, js jetstream.JetStream, info *jetstream.StreamInfo) error {
+	if err := Fullness(info, fullSlack, 0); err != nil {
+		return err
+	}
+	return WriteError(ctx, js, info.Config.Name)
+}
