@@ -141,7 +141,7 @@ func attend(t *testing.T, server *testenv.RedisServer) {
 	t.Helper()
 	nodes, err := schedule.New(server.Client(), 1000).Nodes(t.Context())
 	if err == nil {
-		_, err = nodes[0].Heartbeat(t.Context(), schedule.Self{Instance: "test", Version: "v0"}, time.Hour)
+		_, err = nodes[0].Heartbeat(t.Context(), schedule.Self{Instance: "test", Version: "v0", Since: time.Now()}, time.Hour)
 	}
 	if err != nil {
 		t.Fatal(err)

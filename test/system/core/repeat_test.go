@@ -26,7 +26,7 @@ func TestCronIsPlannedAndFires(t *testing.T) {
 	}, "the plan to be shown")
 	s.OK("cancel", "shop:report:yearly:1")
 	out := s.OK("repeat", "shop:report:daily:1", "--cron", "* * * * * *", "--tz", "Asia/Kathmandu", "--times", "2", "x")
-	if strings.Count(out, "\n") != 3 || !strings.Contains(out, "+05:45") {
+	if strings.Count(out, "\n") != 4 || !strings.HasPrefix(out, "shop:report:daily:1 is set: ") || !strings.Contains(out, "+05:45") {
 		t.Errorf("timerd repeat:\n%s", out)
 	}
 	const text = "cron * * * * * * Asia/Kathmandu"
