@@ -117,7 +117,7 @@ func TestHeldWhileNATSIsAway(t *testing.T) {
 	s.NATS.Start()
 	s.Expect(c, append(other, want[300:]...)...)
 	s.Holds("shop", 300)
-	s.Says(0, "status", fmt.Sprintf(" %d held, 0 owed, ", 300))
+	s.StatusSays(0, " 300 held, 0 owed, ")
 	s.Says(0, "resume shop")
 	s.Expect(c, append(other, want...)...)
 	s.Settled()
