@@ -30,7 +30,7 @@ func (n *Node) IsBehind() bool { return n.evidence.latest() > n.clock.now().Add(
 func (n *Node) PutRight(ctx context.Context, lease time.Duration) (planned, freed int, err error) {
 	var repeating, others []string
 	longest := max(longestClaim, lease)
-	args := []any{AheadBy.Milliseconds(), longest.Milliseconds()}
+	args := []any{AheadBy.Milliseconds(), max(longest, longestPause).Milliseconds()}
 	err = n.Master().RunOver(ctx, n.schedule.step("ahead"), Chunk, args, func(cmd *redis.Cmd) error {
 		found, err := ReadReply(cmd, 2, 0)
 		if err == nil {

@@ -3,7 +3,7 @@
 --[[ ahead looks for partitions with times that only a clock can have written that was ahead. It writes
 nothing.
 ARGV    1  by how many ms that clock was ahead, at least
-        2  how long the longest claim lasts, in ms
+        2  how long the longest claim or pause lasts, in ms
         then the hash tags of the partitions
 Returns two lists of hash tags: of partitions with repetitions whose serials are of later than now,
 as their next occurrences were armed by that clock; and of partitions with claims, pauses or tombstones that

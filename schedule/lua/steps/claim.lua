@@ -321,7 +321,10 @@ end
 
 out[3] = head()
 local lease = tonumber(redis.call('ZRANGE', firing_key, 0, 0, 'WITHSCORES')[2])
-if out[3] == -1 and not lease then redis.call('HDEL', data_key, ':l:', ':?:') end
+-- Records without a member in due or firing are put back by a sweep, which has to know whether they are large.
+if out[3] == -1 and not lease and redis.call('HLEN', data_key) <= 3 and redis.call('EXISTS', firingdata_key) == 0 then
+  redis.call('HDEL', data_key, ':l:', ':?:')
+end
 if lease and (out[3] == -1 or lease < out[3]) then out[3] = lease end
 note_claimed(told, contested_until, out[3])
 publish_claimed(ARGV[7])

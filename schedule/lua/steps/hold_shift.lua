@@ -25,8 +25,9 @@ local function shift(ref)
   local due, record = tonumber(was) + by, renewed(redis.call('HGET', firingdata_key, ref) or 'm:')
   local at = due > now and rearm(key, due, attempt, record)
   if not at then
-    at = due > now and due or 0
-    redis.call('ZADD', firing_key, score_at(at, FREED), fire_retry(key, due, record, 0))
+    local owed = fire_retry(key, due, record, 0)
+    at = due > now and tonumber(string.match(owed, '^%d+')) or 0
+    redis.call('ZADD', firing_key, score_at(at, FREED), owed)
   end
   soonest = math.min(soonest or at, at)
   redis.call('ZREM', firing_key, ref)

@@ -97,7 +97,7 @@ local kinds = {
       cancel_pending(key)
       cancelled = cancelled + 1
     elseif not was and redis.call('HDEL', data_key, key) == 1 then -- due has lost it
-      end_repetition(key)
+      end_repetition(key, serial_of(key))
     end
   end,
 

@@ -45,11 +45,14 @@ local function due_of(member, record)
   return at and at >= 0 and at or math.max(now, tonumber(string.match(record, '^[^:]*;R=%d+,(%d+)') or 0))
 end
 
--- restore_timer gives a timer a member in due again. A record whose timer has fired was left by a claim that was refused in the middle.
+-- restore_timer gives a timer a member in due again. A record whose timer has fired was left by a claim that was refused in
+-- the middle. A repetition leaves a tombstone with each occurrence, so there it says nothing.
 local function restore_timer(member, record)
   local due = due_of(member, record)
   if not due then return cancel_pending(member) end
-  if due == now and redis.call('ZSCORE', fired_key, member) then return redis.call('HDEL', data_key, member) end
+  if due == now and not is_repeating(record) and redis.call('ZSCORE', fired_key, member) then
+    return redis.call('HDEL', data_key, member)
+  end
   redis.call('ZADD', due_key, int(due), member)
   restored = restored + 1
 end

@@ -42,7 +42,7 @@ local function score_now(ref, score)
   end
 end
 
-local after = '(' .. int(now + math.min(longest_claim, longest_pause) + by)
+local after = '(' .. int(now + math.max(longest_claim, longest_pause) + by)
 local listed = redis.call('ZRANGE', firing_key, after, '(' .. HELD_TEXT, 'BYSCORE', 'LIMIT', ARGV[6], ARGV[7], 'WITHSCORES')
 local changed = {}
 for i = 1, #listed, 2 do
