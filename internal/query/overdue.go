@@ -25,7 +25,7 @@ type Overdue struct {
 	Due   time.Time
 	// Namespaces are those of some of them, in order.
 	Namespaces []string
-	// Entries is how many entries of the index were due by then, whatever they are. Unlike Timers it is exact.
+	// Entries is how many entries of the index were due by then, or are in firing, whatever they are.
 	Entries int64
 
 	Held, Parked, Spaced int64 // timers that wait besides: on hold, set aside, or given a later time by a resume

@@ -185,7 +185,11 @@ func checkLosses(f *facts, p *diag.Findings) {
 	for _, loss := range f.lost {
 		p.Add(loss.Finding(f.redis.timersOn(loss.Server)))
 	}
-	if f.stateErr != nil && f.nats != nil && f.streamsErr == nil && len(f.missing) == 0 && len(f.lost) == 0 {
+	if f.stateErr == nil || f.nats == nil || len(f.missing) > 0 || len(f.lost) > 0 {
+		return
+	}
+	var streamsFound diag.Findings
+	if checkStreams(f, &streamsFound); !streamsFound.Failed() { // else this is a consequence
 		p.Warn(fmt.Sprintf("let the NATS user call $JS.API.STREAM.INFO.%[1]s and $JS.API.STREAM.MSG.GET.%[1]s", f.Streams.StateStream()), "cannot tell whether data was lost: %v", f.stateErr)
 	}
 }

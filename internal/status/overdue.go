@@ -17,6 +17,9 @@ const (
 	// usualLease and usualSweep are those of a timerd that does not say, or of none.
 	usualLease = 10 * time.Second
 	usualSweep = time.Second
+	// longestLease and longestSweep are the most that timerd takes: a heartbeat may be anybody's.
+	longestLease = 30 * time.Second
+	longestSweep = time.Minute
 	// overdueAge is for how long an [OverdueWatch] does not ask again: a cluster has 16,384 partitions.
 	overdueAge = 3 * time.Second
 	// secondLook is after what time a caller without a watch looks again, whether the overdue timers have become fewer.
@@ -75,6 +78,9 @@ func (w *OverdueWatch) look(ctx context.Context, f *facts) (*Overdue, error) {
 // note takes what was seen at a local time.
 func (w *OverdueWatch) note(seen query.Overdue, at time.Time, lease, since time.Duration) {
 	was, before := w.seen, w.at
+	if seen.Due.IsZero() {
+		seen.Due = seen.At.Add(-since) // the first one is no timer
+	}
 	w.seen, w.at = seen, at
 	if seen.Timers == 0 {
 		w.last, w.moved, w.at = nil, time.Time{}, time.Time{}
@@ -88,9 +94,13 @@ func (w *OverdueWatch) note(seen query.Overdue, at time.Time, lease, since time.
 	if before.IsZero() {
 		return
 	}
-	if seen.Due.After(was.Due) || seen.Entries < was.Entries {
+	fewer := was.Timers - seen.Timers
+	if seen.Over || was.Over {
+		fewer = 0 // not all were counted
+	}
+	if seen.Due.After(was.Due) || fewer > 0 {
 		w.moved = at
-		o.PerSecond = max(float64(was.Entries-seen.Entries)/at.Sub(before).Seconds(), 0)
+		o.PerSecond = max(float64(fewer)/at.Sub(before).Seconds(), 0)
 		return
 	}
 	// What was seen to move may rest for a lease. What never was has stood still since it became overdue, as far as can be told.
@@ -109,6 +119,7 @@ func overdueAfter(members []query.Member) (lease, since time.Duration) {
 		}
 		l, _ := time.ParseDuration(m.Settings["TIMERD_LEASE"])
 		sweep, _ := time.ParseDuration(m.Settings["TIMERD_SWEEP_INTERVAL"])
+		l, sweep = min(l, longestLease), min(sweep, longestSweep)
 		lease, since = max(lease, l), max(since, l+2*sweep)
 	}
 	if since <= 0 {

@@ -3,7 +3,8 @@
 --[[ overdue counts the timers of many partitions of one server that have been due for long and are not settled.
 It reads due and firing themselves, and writes nothing.
 ARGV    1  for how many ms a timer has been due at least
-     2, 3  how many entries of due and of firing were looked at before, in the only partition; else 0
+     2, 3  how many entries of due and of firing were looked at before, in the only partition; else 0. -1 for due: all
+           were counted
         then the hash tags of the partitions
 Returns {this server's clock in unix ms, how many timers are overdue, when the first of them was due, or -1, its
 key, how many entries there are that were due by then, whatever is found of them, how many timers wait because they
@@ -15,6 +16,8 @@ now = read_clock()
 local limit = now - tonumber(ARGV[1])
 local overdue, first, first_key, entries, held, parked, spaced = 0, -1, '', 0, 0, 0, 0
 local namespaces, named = {}, {}
+-- Whether no earlier call has looked at the partitions of this one.
+local is_first_visit = ARGV[2] == '0' and ARGV[3] == '0'
 -- How many namespaces a call names.
 local MOST_NAMED = 10
 
@@ -42,10 +45,11 @@ local function walk(name, to, skip, visit)
   return skip, false
 end
 
--- count_due counts the entries of due. What is set aside has its next look there, and is counted in aside.
+-- count_due counts the entries of due. Timers set aside have their next look there, and are counted in aside.
 local function count_due(due_key, is_held, skip)
+  if skip < 0 then return skip, true end
   local late = redis.call('ZCOUNT', due_key, '-inf', int(limit))
-  if skip == 0 then entries = entries + late end
+  if is_first_visit then entries = entries + late end
   local function visit(member, due)
     local key = string.match(member, '^:[^:]*:(.*)$') or member
     if is_held and is_held(key, due) then
@@ -62,14 +66,14 @@ local function count_due(due_key, is_held, skip)
   overdue = overdue + late
   local listed, n = look(due_key, '-inf', int(limit), SLICE)
   for i = 1, 2 * n, 2 do visit(listed[i], tonumber(listed[i + 1])) end
-  return 0, true
+  return -1, true
 end
 
 -- count_firing counts the entries of firing, whose scores are no due times.
 local function count_firing(prefix, is_held, skip)
   local firing_key = prefix .. 'firing'
   local refuses = redis.call('EXISTS', prefix .. 'refused') == 1
-  if skip == 0 then
+  if is_first_visit then
     local still = redis.call('ZCOUNT', firing_key, HELD_TEXT, '+inf')
     held, entries = held + still, entries + redis.call('ZCARD', firing_key) - still
   end
@@ -97,9 +101,11 @@ local out = { now, 0, 0, 0, 0, 0, 0, 0, 0 }
 for i = 4, #ARGV do
   local prefix = PREFIX .. ARGV[i] .. SUFFIX -- never exists, see index.lua
   local here = redis.pcall('EXISTS', prefix .. 'due', prefix .. 'firing', prefix)
-  if type(here) ~= 'table' and here > 0 then
+  if type(here) ~= 'table' and here > 0 and (names_left <= 0 or bytes_left <= 0) then
+    out[#out + 1], out[#out + 2], out[#out + 3] = ARGV[i], tonumber(ARGV[2]), tonumber(ARGV[3])
+  elseif type(here) ~= 'table' and here > 0 then
     local _, is_held = read_holds(redis.call('HGET', prefix .. 'data', ':h:') or nil)
-    if ARGV[2] == '0' and ARGV[3] == '0' then parked = parked + redis.call('ZCARD', prefix .. 'aside') end
+    if is_first_visit then parked = parked + redis.call('ZCARD', prefix .. 'aside') end
     local due_next, due_all = count_due(prefix .. 'due', is_held, tonumber(ARGV[2]))
     local firing_next, firing_all = count_firing(prefix, is_held, tonumber(ARGV[3]))
     if not due_all or not firing_all then
