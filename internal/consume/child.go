@@ -131,6 +131,9 @@ func (c *child) stop(reason error) {
 		return
 	}
 	_ = c.input.Close()
+	if within(0, c.exited) {
+		return // another process may have its number
+	}
 	c.signal(syscall.SIGTERM)
 	go func() {
 		if !within(c.killAfter, c.exited) {

@@ -51,7 +51,7 @@ type Worker struct {
 // event that it had in hand at three ends in a row becomes a retry request. Without a running command no events are
 // fetched, so other processes get them.
 //
-// Run returns an error if the command cannot be started at first, or if c cannot consume.
+// Run returns an error if the command cannot be started at first, or if c cannot consume then. Later it tries on.
 func (w *Worker) Run(ctx context.Context, c *client.Consumer, namespace string) error {
 	w.ends = map[string]int{}
 	failing := backoff.Backoff{Policy: backoff.Policy{First: firstPause, Longest: longestPause}, Logger: w.Logger}
@@ -63,14 +63,14 @@ func (w *Worker) Run(ctx context.Context, c *client.Consumer, namespace string) 
 		case err == nil:
 			var answered bool
 			answered, err = w.session(ctx, command, c, namespace)
-			if _, ended := errors.AsType[*endError](err); !ended {
+			if _, ended := errors.AsType[*endError](err); !ended && (err == nil || first) {
 				return err
 			}
 			if answered {
 				failing.Succeed()
 			}
 		}
-		if !backoff.Sleep(ctx, failing.Fail("the command has ended, starting it again", err)) {
+		if !backoff.Sleep(ctx, failing.Fail("the command has ended, or no events can be taken; starting it again", err)) {
 			return nil
 		}
 	}
