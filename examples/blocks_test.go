@@ -50,6 +50,7 @@ func notRun() map[string]struct{ why, args string } {
 		"make":      {"this test runs within it; the targets are compared with the Makefile", `^[a-z-]+$`},
 		"go":        {"timerd is not published: `go build -o consumer .` is the page's program, which is compiled in this module", `^(build -o consumer \.|mod init shop|get github\.com/timerd-io/timerd/client|test \./clients/conformance)$`},
 		"nats":      {"the CLI of NATS is no part of timerd; tried by hand with version 0.5.1; test/system/faults makes the same edits", `^(stream (edit|purge|backup|info)|consumer (rm|info|resume)) [A-Z_]+( |$)`},
+		"curl":      {"needs the monitor of NATS, which the servers of this test do not have", `^-s 127\.0\.0\.1:8222/healthz`},
 		"systemctl": {"needs systemd", `^(start|stop|restart) [a-z-]+$`},
 	}
 }

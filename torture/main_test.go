@@ -35,7 +35,7 @@ func TestTorture(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, file, err := run(t.Context(), config{
-		seed: 139221, shape: servers.Several, length: 60 * time.Second, race: true, rate: 40, maxDelay: 6 * time.Second,
+		seed: 241291, shape: servers.Several, length: 60 * time.Second, race: true, rate: 40, maxDelay: 6 * time.Second,
 		dir: dir, log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {

@@ -1,14 +1,18 @@
 package faults_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/internal/testenv"
@@ -89,7 +93,7 @@ func TestStatusInOutages(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Do("FCALL", "timer_set", 1, "shop:order:timeout:4", "4", "PX", 100)
-	s.StatusSays(1, "fail  TIMERS: it is full: ", " messages of at most 1: timers wait in Redis", "fix: raise its limit, which loses nothing: nats -s nats://"+s.NATS.Addr()+" stream edit TIMERS --max-msgs=2 --force", ", 1 owed, ")
+	s.StatusSays(1, "fail  TIMERS: it is full: ", " messages of at most 1: timers wait in Redis", "fix: raise its limit, which loses nothing: nats -s nats://"+s.NATS.Addr()+" stream edit TIMERS --max-msgs=3 --force", ", 1 owed, ")
 	p.ReadySays(http.StatusServiceUnavailable, "jetstream: failed: ")
 	if code, out, _ := s.Run("", "doctor"); code != 1 || !strings.Contains(out, "fail  streams           TIMERS: it is full: ") {
 		t.Errorf("doctor: %d\n%s", code, out)
@@ -134,7 +138,21 @@ func TestDriftIsTold(t *testing.T) {
 	}
 
 	// An earlier version says nothing of itself.
-	s.Do("ZADD", keys.Single.Members(), s.Now()+3600_000, "older-1-X")
+	ctx, cancel := context.WithCancel(t.Context())
+	var beats sync.WaitGroup
+	defer beats.Wait()
+	defer cancel()
+	beats.Go(func() {
+		for ctx.Err() == nil {
+			if now, err := s.RDB.Time(ctx).Result(); err == nil {
+				s.RDB.ZAdd(ctx, keys.Single.Members(), redis.Z{Score: float64(now.UnixMilli()), Member: "older-1-X"})
+			}
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-ctx.Done():
+			}
+		}
+	})
 	a.Log.Wait(t, system.Patience, "timerds of different versions serve this Redis")
 	s.StatusSays(0, "warn  timerds of different versions serve this Redis, as in a rolling update:", "an earlier version on older-1-X")
 	a.Stop()
