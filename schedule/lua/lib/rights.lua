@@ -22,10 +22,15 @@ local RIGHTS = {
   },
 }
 
+-- The fewest arguments of each command behind its key: Redis 8.6 wants them before it judges a right.
+local FEWEST = {
+  ZADD = { '0', '' }, HSET = { '', '' }, HSETNX = { '', '' }, SET = { '' }, ZREM = { '' }, HDEL = { '' }, HGET = { '' }, ZSCORE = { '' }, DEL = {},
+}
+
 -- missing_right returns an error reply if the caller may not run a command on a key, else nil. name says in
 -- the error which key.
 local function missing_right(command, key, name)
-  if redis.acl_check_cmd(command, key) then return nil end
+  if redis.acl_check_cmd(command, key, unpack(FEWEST[command])) then return nil end
   return redis.error_reply('NOPERM timerd: this user may not run ' .. command .. ' on ' .. name
     .. '; nothing was changed. Grant what the user producer in deploy/users.acl may')
 end
