@@ -58,8 +58,11 @@
     local members, refs = members_beside(key, 0, MAX_BESIDE), given_refs(key)
     local contested, dismissed = contested_by(earliest, latest, key, ':?:'), contested_by(earliest, latest, key, ':d:')
     -- Of a pending timer alone the first write is DEL.
-    local alone = was and was > now and at > now and not (serial or fired or members[1] or refs[1] or contested or dismissed)
-    refusal = missing_rights(RIGHTS.forgetting) or not alone and (missing_right('DEL', key, 'the key') or missing_rights(RIGHTS.cancel))
+    local more_there = serial or fired or members[1] or refs[1] or contested or dismissed
+    local alone = was and was > now and at > now and not more_there
+    local may = redis.acl_check_cmd
+    refusal = not (may('ZREM', due_key, '') and may('HDEL', data_key, '')) and missing_rights(RIGHTS.forgetting)
+      or not alone and (missing_right('DEL', key, 'the key') or missing_rights(RIGHTS.cancel))
     if refusal then return refusal end
     if stays then serial = nil end
     end_repetition(key, serial)
@@ -80,7 +83,8 @@
       end
       if fired then redis.call('ZADD', fired_key, now, ':u:' .. key) end
       if more then
-        return redis.error_reply('AGAIN timerd has cancelled ' .. owed .. ' owed timers of this key, and there are more: call again')
+        return redis.error_reply('AGAIN timerd has cancelled ' .. owed
+          .. ' owed timers of this key, and there are more: call again')
       end
       count_call('timer_cancel')
       return 'cancelled'

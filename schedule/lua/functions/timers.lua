@@ -91,8 +91,11 @@ end
 -- and serial are as make_way gets them, app is unknown_app's. If there is nothing of these, it does not ask for
 -- HSET, which then is the first write.
 local function may_replace(key, was, serial, app)
+  local may = redis.acl_check_cmd
+  if not (was or serial or app) and may('SET', key, '') and may('ZADD', due_key, '0', '') then return nil end
   return missing_right('SET', key, 'the key') or missing_right('ZADD', due_key, due_key)
-    or app and missing_rights(RIGHTS.know_app) or was and missing_rights(RIGHTS.owing) or serial and missing_rights(RIGHTS.ending)
+    or app and missing_rights(RIGHTS.know_app) or was and missing_rights(RIGHTS.owing)
+    or serial and missing_rights(RIGHTS.ending)
 end
 
 -- make_way is called before a timer is set in place of what is pending of its key: it ends a repetition, if it

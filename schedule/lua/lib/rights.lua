@@ -12,19 +12,21 @@ local RIGHTS = {
   know_app = { 'ZADD', 'known', 'HSET', 'data' },
   repeats = { 'ZADD', 'repeat' },
   plan = {
-    'ZADD', 'repeat', 'HSET', 'data', 'ZREM', 'due', 'HDEL', 'data', 'HSET', 'firingdata', 'ZADD', 'firing', 'ZADD', 'owed',
+    'ZADD', 'repeat', 'HSET', 'data', 'ZREM', 'due', 'HDEL', 'data', 'HSET', 'firingdata', 'ZADD', 'firing',
+    'ZADD', 'owed',
   },
   ending = { 'ZREM', 'repeat', 'ZREM', 'firing', 'ZREM', 'refused', 'HDEL', 'firingdata', 'HSET', 'data' },
   forgetting = { 'ZREM', 'due', 'HDEL', 'data' },
   cancel = { -- more than a pending timer
-    'ZADD', 'fired', 'ZREM', 'beside', 'ZREM', 'aside', 'ZREM', 'owed', 'ZREM', 'firing', 'ZREM', 'refused', 'ZREM', 'repeat',
-    'HDEL', 'firingdata', 'HGET', 'firingdata', 'ZSCORE', 'firing',
+    'ZADD', 'fired', 'ZREM', 'beside', 'ZREM', 'aside', 'ZREM', 'owed', 'ZREM', 'firing', 'ZREM', 'refused',
+    'ZREM', 'repeat', 'HDEL', 'firingdata', 'HGET', 'firingdata', 'ZSCORE', 'firing',
   },
 }
 
 -- The fewest arguments of each command behind its key: Redis 8.6 wants them before it judges a right.
 local FEWEST = {
-  ZADD = { '0', '' }, HSET = { '', '' }, HSETNX = { '', '' }, SET = { '' }, ZREM = { '' }, HDEL = { '' }, HGET = { '' }, ZSCORE = { '' }, DEL = {},
+  ZADD = { '0', '' }, HSET = { '', '' }, HSETNX = { '', '' }, SET = { '' }, ZREM = { '' }, HDEL = { '' }, HGET = { '' },
+  ZSCORE = { '' }, DEL = {},
 }
 
 -- missing_right returns an error reply if the caller may not run a command on a key, else nil. name says in
