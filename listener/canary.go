@@ -275,7 +275,7 @@ func (c *canary) confirm(m *redis.Subscription, key string) bool {
 }
 
 // errNoWrites says that the server answers, but not to a write.
-var errNoWrites = errors.New("Redis answers, but takes no writes")
+var errNoWrites = errors.New("the server answers, but takes no writes")
 
 // send sends one canary, unless one before it is still there or is not heard yet. It reports whether the server is another one than
 // before, or has restarted.

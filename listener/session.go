@@ -311,7 +311,7 @@ func (s *session) receive(ctx context.Context, channel, payload []byte) error {
 	switch {
 	case keyspace && string(payload) == expired:
 		return nil // it comes on a channel of its own
-	case string(channel) == s.expired && !(bytes.HasPrefix(payload, s.canaries) && s.canary.owns(string(payload))):
+	case string(channel) == s.expired && (!bytes.HasPrefix(payload, s.canaries) || !s.canary.owns(string(payload))):
 		s.unsaid = append(s.unsaid, payload)
 		return nil
 	case isTold && len(payload) == 0:

@@ -92,7 +92,7 @@ func producer(t *testing.T) (rights []any, lacking map[string][]any) {
 	_, line, _ := strings.Cut(string(acl), "user producer on resetpass ")
 	line, _, _ = strings.Cut(line, "\n")
 	lacking = map[string][]any{}
-	for _, word := range strings.Fields(line) {
+	for word := range strings.FieldsSeq(line) {
 		rights = append(rights, word)
 	}
 	for _, word := range append(strings.Fields(line), "+set", "+get", "+getrange", "+strlen") { // those of +@string that a call may use

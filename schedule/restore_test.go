@@ -22,7 +22,7 @@ func (x *index) torn() (missing int64) {
 	return missing
 }
 
-// restores restores the index, and compares how many timers were put back, and how many got no payload.
+// restores puts the index in order again, and compares how many timers were put back, and how many got no payload.
 func (x *index) restores(timers, bare int64) {
 	x.t.Helper()
 	got, err := x.Restore(x.t.Context(), keys.Single, time.Second)

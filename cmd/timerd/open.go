@@ -125,7 +125,7 @@ func withKey(cmd *cobra.Command, arg string, f func(ctx context.Context, rdb red
 func keyMeant(ctx context.Context, rdb redis.UniversalClient, arg string) (string, error) {
 	printed, err := keys.DecodeText(arg)
 	if err != nil || printed == arg || keys.EncodeText(printed) != arg {
-		return arg, nil
+		return arg, nil //nolint:nilerr // a key need not be written as timerd prints it
 	}
 	timers := client.New(rdb)
 	_, found, err := timers.Get(ctx, printed)

@@ -62,7 +62,8 @@ func start(command []string, killAfter time.Duration, log *slog.Logger) (*child,
 		return nil, errors.Join(err, in.Close(), input.Close())
 	}
 	c := &child{
-		process: exec.Command(command[0], command[1:]...), input: input, killAfter: killAfter, log: log,
+		process: exec.Command(command[0], command[1:]...), //nolint:noctx // stop ends it, with time to finish
+		input:   input, killAfter: killAfter, log: log,
 		exited: make(chan struct{}), ended: make(chan struct{}),
 	}
 	c.process.Stdin, c.process.Stdout, c.process.Stderr = in, out, os.Stderr

@@ -34,7 +34,7 @@ func behave(mode string) {
 	if mode == "unread" {
 		select {}
 	}
-	out := func(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+	out := func(format string, args ...any) { fmt.Fprintf(os.Stdout, format+"\n", args...) }
 	events := bufio.NewReader(os.Stdin)
 	for {
 		line, err := events.ReadString('\n')
@@ -70,7 +70,7 @@ func behave(mode string) {
 func misbehave(mode, id string, out func(string, ...any)) bool {
 	switch mode {
 	case "exit":
-		os.Exit(3)
+		os.Exit(3) //nolint:forbidigo // it is a command here
 	case "silent", "stubborn-silent":
 		return true
 	case "chatty":
@@ -84,11 +84,11 @@ func misbehave(mode, id string, out func(string, ...any)) bool {
 	case "huge":
 		out("%s", strings.Repeat("x", 10<<20))
 	case "half":
-		fmt.Printf(`{"id":%q,"result":"do`, id)
-		os.Exit(0)
+		fmt.Fprintf(os.Stdout, `{"id":%q,"result":"do`, id)
+		os.Exit(0) //nolint:forbidigo // it is a command here
 	case "last-words":
 		out(`{"id":%q,"result":"done"}`, id)
-		os.Exit(0)
+		os.Exit(0) //nolint:forbidigo // it is a command here
 	case "closes-output":
 		_ = os.Stdout.Close()
 		return true
@@ -98,14 +98,14 @@ func misbehave(mode, id string, out func(string, ...any)) bool {
 		if err := left.Start(); err != nil {
 			panic(err)
 		}
-		os.Exit(4)
+		os.Exit(4) //nolint:forbidigo // it is a command here
 	case "escapes":
 		left := exec.Command("sleep", "5")
 		left.Stdout, left.SysProcAttr = os.Stdout, &syscall.SysProcAttr{Setsid: true}
 		if err := left.Start(); err != nil {
 			panic(err)
 		}
-		os.Exit(4)
+		os.Exit(4) //nolint:forbidigo // it is a command here
 	case "slow":
 		<-time.After(1500 * time.Millisecond) // longer than the consumer's AckWait
 	}

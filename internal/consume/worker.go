@@ -96,7 +96,7 @@ func (w *Worker) session(ctx context.Context, command *child, c *client.Consumer
 	}()
 	var some atomic.Bool
 	err = c.Consume(consuming, namespace, func(ctx context.Context, e client.Event) error {
-		result, ok := w.handle(ctx, command, e)
+		ok, result := w.handle(ctx, command, e)
 		if ok {
 			some.Store(true)
 		}
@@ -115,7 +115,7 @@ var errStopping = errors.New("timerd stops")
 
 // handle hands one event to the command and returns its answer as a handler's result. answered is false if there is
 // none.
-func (w *Worker) handle(ctx context.Context, command *child, e client.Event) (result error, answered bool) {
+func (w *Worker) handle(ctx context.Context, command *child, e client.Event) (answered bool, result error) {
 	if w.Timeout > 0 {
 		late := fmt.Errorf("the command has not answered an event for %v", w.Timeout)
 		defer time.AfterFunc(w.Timeout, func() { command.stop(late) }).Stop()
@@ -126,22 +126,22 @@ func (w *Worker) handle(ctx context.Context, command *child, e client.Event) (re
 	case <-held.answered:
 	case <-command.ended:
 	case <-ctx.Done():
-		return client.GiveBack(ctx.Err()), false
+		return false, client.GiveBack(ctx.Err())
 	}
 	select {
 	case <-held.answered:
 		w.forget(e.ID)
-		return held.answer.verdict(), true
+		return true, held.answer.verdict()
 	default:
 	}
 	if errors.Is(command.err, errStopping) {
-		return client.GiveBack(command.err), false
+		return false, client.GiveBack(command.err)
 	}
 	if n := w.ended(e.ID); n >= endsInARow {
 		w.forget(e.ID)
-		return fmt.Errorf("the command ended %d times in a row with this event in hand: %w", n, command.err), false
+		return false, fmt.Errorf("the command ended %d times in a row with this event in hand: %w", n, command.err)
 	}
-	return client.GiveBack(command.err), false
+	return false, client.GiveBack(command.err)
 }
 
 // ended counts an end of the command with an event in hand, and returns how many there were in a row.

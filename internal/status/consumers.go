@@ -114,7 +114,7 @@ func (c *Consumer) onlyFails() (failed int64, since time.Duration) {
 			}
 			n := c.failures.Since(s.Minute)
 			if n >= failsOnly && int64(now.Settled-s.Settled)-n <= n/successShare {
-				return n, max(time.Duration(now.Minute-s.Minute), 1) * time.Minute
+				return n, time.Minute * time.Duration(max(now.Minute-s.Minute, 1))
 			}
 			break
 		}

@@ -122,7 +122,7 @@ func (c *Consumers) add(other Consumers) {
 		if c.Samples == nil {
 			c.Samples = map[string][]ConsumerSample{}
 		}
-		both := append(c.Samples[name], all...)
+		both := slices.Concat(c.Samples[name], all)
 		slices.SortFunc(both, func(a, b ConsumerSample) int { return int(a.Minute - b.Minute) })
 		c.Samples[name] = slices.CompactFunc(both, func(a, b ConsumerSample) bool { return a.Minute == b.Minute })
 	}

@@ -62,7 +62,7 @@ func (s Config) noState(ctx context.Context, js jetstream.JetStream) error {
 	account, err := js.AccountInfo(ctx)
 	switch {
 	case err != nil:
-		return nil
+		return nil //nolint:nilerr // the reason is not known then
 	case account.Limits.MaxStreams > 0 && account.Streams >= account.Limits.MaxStreams:
 		return s.explainLimit(ctx, js, s.state(), &jetstream.APIError{ErrorCode: codeMaxStreams})
 	case account.Limits.MaxBytesRequired && s.MaxBytes == 0:

@@ -137,7 +137,7 @@ func (l *Losses) look(ctx context.Context) error {
 	stored := map[string]count{}
 	state := l.streams.state()
 	if _, err := read(ctx, l.site.js, state, countsSubject(l.site.names), &stored); errors.Is(err, jetstream.ErrStreamNotFound) {
-		if err = l.streams.create(ctx, l.site.js, state); err != nil {
+		if err := l.streams.create(ctx, l.site.js, state); err != nil {
 			return err
 		}
 	} else if err != nil {

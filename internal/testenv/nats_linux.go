@@ -18,13 +18,14 @@ func (s *NATSServer) FillDisk(stream string) {
 	}
 	defer func() { _ = full.Close() }()
 	files := filepath.Join(s.StoreDir(), "jetstream", "$G", "streams", stream, "msgs")
-	descriptors, err := os.ReadDir("/proc/self/fd")
+	const own = "/proc/self/fd"
+	descriptors, err := os.ReadDir(own)
 	if err != nil {
 		s.t.Fatalf("testenv: %v", err)
 	}
 	replaced := 0
 	for _, d := range descriptors {
-		file, err := os.Readlink(filepath.Join("/proc/self/fd", d.Name()))
+		file, err := os.Readlink(filepath.Join(own, d.Name()))
 		if err != nil || !strings.HasPrefix(file, files) || filepath.Ext(file) != ".blk" {
 			continue
 		}
