@@ -44,7 +44,7 @@ func TestRunAndReport(t *testing.T) {
 	results, crowded, own := filepath.Join(dir, "results.json"), filepath.Join(dir, "crowded.json"), filepath.Join(dir, "own.json")
 	document := filepath.Join(dir, "benchmarks.md")
 	systems := []string{"timerd", "timerd-plain", "zset-10ms", "events-hz100", "nats-schedule", "nats-nak", "asynq-tuned"}
-	standard := []string{"run", "--profile", "quick", "--grace", "30s", "--timerd", timerd}
+	standard := []string{"run", "--profile", "quick", "--grace", "2m", "--timerd", timerd}
 	for _, flags := range [][]string{
 		{"--workloads", "spike-2k", "--systems", strings.Join(systems, ","), "--pending", "0", "--foreign", "0", "--out", results},
 		{"--workloads", "spike-2k", "--systems", "timerd", "--pending", "1000", "--foreign", "1000", "--out", crowded},

@@ -81,7 +81,10 @@ func TestLimitsOfBatches(t *testing.T) {
 // Where others have all the batches that the server takes at once, events go by themselves, and in batches again after that.
 func TestTooManyBatches(t *testing.T) {
 	t.Parallel()
-	nats := testenv.NATS(t, func(o *server.Options) { o.JetStreamLimits = server.JSLimitOpts{MaxBatchInflightPerStream: 1} })
+	nats := testenv.NATS(t, func(o *server.Options) {
+		// The other batch is open for as long as the test needs, also on a busy machine.
+		o.JetStreamLimits = server.JSLimitOpts{MaxBatchInflightPerStream: 1, MaxBatchTimeout: time.Hour}
+	})
 	r, first := gathering(t, nats, nats.URL(), nil)
 	other := nats.Conn()
 	send := func(seq int, header natsgo.Header) {

@@ -139,7 +139,7 @@ func TestHeardSinceAClockThatWasAhead(t *testing.T) {
 	x.claims()
 	back := x.redisNow()
 	testenv.Eventually(t, time.Minute, func() bool { return x.redisNow() > back+10 }, "some ms")
-	x.do("SET", k, "v1", "PX", 20)
+	x.do("SET", k, "v1", "PX", 1_000) // time enough for its value to be read
 	x.observe(touched(k))
 	x.awaitExpiry(k)
 	x.do("SET", k, "v2", "PX", 600_000)

@@ -111,23 +111,25 @@ linters() {
   step govulncheck vulnerable
 }
 
+# modules are those whose tests mostly wait, beside a browser too.
 modules() {
+  step bench make --no-print-directory bench-test
   step "console API" make --no-print-directory api-test
   step examples/tracing make --no-print-directory tracing-test
 }
 
-# idly runs a command in the background, with what the processors have left: tests of whole systems mostly wait. idled
-# waits for it, and prints what it said.
+# idly NICENESS COMMAND... runs a command in the background, with what the processors have left: tests of whole systems
+# mostly wait. idled waits for it, and prints its output.
 idly() {
-  renice -n 19 "$BASHPID" >/dev/null
-  "$@" </dev/null
+  renice -n "$1" "$BASHPID" >/dev/null
+  "${@:2}" </dev/null
 } >"$work/idly" 2>&1
 idled() {
   wait "$1"
   cat "$work/idly"
 }
 
-# compiled is what compiles more than it waits.
+# compiled is the checks that mostly compile.
 compiled() {
   step "go mod tidy" go mod tidy -diff
   step "go vet" go vet $(packages)
@@ -139,18 +141,16 @@ rest() {
   PACKAGES=2
   PARALLEL=4
   step "go build" programs
-  idly compiled &
+  idly 19 compiled &
   step "tests of whole systems, torture, examples, clients" tested "${ALWAYS[@]}" $(packages | grep -v /cluster | sort -r) # the longest first
   # A cluster of three to six servers, with its timerds, takes up half a processor.
   PARALLEL=3 step "whole systems on a cluster" tested "${ALWAYS[@]}" ./test/system/cluster
   step "clusters, sentinels, properties, crowds" tested "${ALWAYS[@]}" -run "$REST_TESTS" $(packages -v)
   idled $!
-  idly modules &
+  idly 10 modules &
   step console make --no-print-directory console-test
-  idled $!
   step clients/typescript env TIMERD="$PWD/.cache/test/timerd" scripts/client-typescript.sh test
-  # It measures, with servers that must not wait for a browser's processors.
-  step bench make --no-print-directory bench-test
+  idled $!
 }
 
 case ${1:-} in
