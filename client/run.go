@@ -69,9 +69,9 @@ func (r *run) run(ctx context.Context) error {
 	}()
 
 	<-fetching.Done()
-	if !within(r.StopTimeout, ended) {
+	if !backoff.Within(r.StopTimeout, ended) {
 		endHandlers()
-		if !within(lastCall, ended) {
+		if !backoff.Within(lastCall, ended) {
 			endSettle()
 			<-ended
 		}
@@ -163,18 +163,6 @@ func (r *run) await(fetching context.Context, statuses <-chan nats.Status) error
 		case time.Since(gone) > goneAfter:
 			return fmt.Errorf("the durable consumer %q was deleted, or its stream %q; start the consumer again to make a new one: %w", r.Durable, r.Stream, err)
 		}
-	}
-}
-
-// within tells whether c is closed before d is over.
-func within(d time.Duration, c <-chan struct{}) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-c:
-		return true
-	case <-timer.C:
-		return false
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/internal/backoff"
 )
 
 const (
@@ -144,7 +146,7 @@ func (s *source) close(ctx context.Context) {
 	s.mu.Unlock()
 	if inbox != nil {
 		s.end(inbox)
-		within(drainTimeout, ended)
+		backoff.Within(drainTimeout, ended)
 	}
 	for empty := false; !empty; {
 		select {

@@ -14,7 +14,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// defaultAnswerTime is how long a command may have an event by default.
+// defaultAnswerTime is the default limit for an answer.
 const defaultAnswerTime = 5 * time.Minute
 
 func newConsume() *cobra.Command {
@@ -57,7 +57,8 @@ consumer share its events; any number may run.
 				return err
 			}
 			if concurrency < 1 || timeout < 0 {
-				return usagef(cmd, "--concurrency=%d --timeout=%v: want at least 1, and no negative time", concurrency, time.Duration(timeout))
+				return usagef(cmd, "--concurrency=%d --timeout=%v: want at least 1, and no negative time",
+					concurrency, time.Duration(timeout))
 			}
 			begin, err := startOf(start)
 			if err != nil {
@@ -66,7 +67,8 @@ consumer share its events; any number may run.
 			if _, err := exec.LookPath(args[1]); err != nil {
 				return usagef(cmd, "the command %q cannot be run: %v", args[1], err)
 			}
-			return runConsume(cmd, namespace, args[1:], time.Duration(timeout), client.Consumer{Durable: durable, Start: begin, Concurrency: concurrency})
+			as := client.Consumer{Durable: durable, Start: begin, Concurrency: concurrency}
+			return runConsume(cmd, namespace, args[1:], time.Duration(timeout), as)
 		},
 	}
 	cmd.Flags().IntVar(&concurrency, "concurrency", concurrency, "events in the command's hand at a time")
@@ -92,13 +94,16 @@ func startOf(text string) (client.Start, error) {
 }
 
 // runConsume consumes until the command is told to stop.
-func runConsume(cmd *cobra.Command, namespace keys.Namespace, command []string, timeout time.Duration, as client.Consumer) error {
+func runConsume(
+	cmd *cobra.Command, namespace keys.Namespace, command []string, timeout time.Duration, as client.Consumer,
+) error {
 	return withJetStream(cmd, config.SectionNATS, func(js jetstream.JetStream, c config.Config) error {
 		log := c.Log.NewLogger(cmd.ErrOrStderr())
 		consumer := client.NewConsumer(js)
 		consumer.Stream, consumer.Prefix = c.NATS.Streams.FiredStream(), c.NATS.Streams.Prefix
 		consumer.Durable, consumer.Start, consumer.Concurrency, consumer.Logger = as.Durable, as.Start, as.Concurrency, log
-		log.Info("timerd consume is running", "namespace", namespace.String(), "command", command[0], "concurrency", as.Concurrency)
+		log.Info("timerd consume is running",
+			"namespace", namespace.String(), "command", command[0], "concurrency", as.Concurrency)
 		worker := consume.Worker{Command: command, Timeout: timeout, Logger: log}
 		return worker.Run(cmd.Context(), consumer, namespace.String())
 	})

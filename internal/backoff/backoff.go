@@ -67,6 +67,18 @@ func (b *Backoff) Succeed() time.Duration {
 	return time.Since(b.since)
 }
 
+// Within reports whether c is closed before d is over.
+func Within(d time.Duration, c <-chan struct{}) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-c:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
 // Sleep waits for d. It returns false if ctx ends before.
 func Sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)

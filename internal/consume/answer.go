@@ -11,7 +11,7 @@ import (
 	"github.com/timerd-io/timerd/client"
 )
 
-// The results that a command answers with.
+// The results in a command's answers.
 const (
 	ResultDone     = "done"
 	ResultRetry    = "retry"
@@ -28,8 +28,8 @@ type answer struct {
 	Reason string `json:"reason"` // of a dead letter
 }
 
-// readAnswer reads a line of the command's output. It reports false for a line that is no answer: no JSON object, or one
-// without a result.
+// readAnswer reads a line of the command's output. It reports false for a line without an answer: no JSON object, or
+// one without a result.
 func readAnswer(line []byte) (answer, bool) {
 	var a answer
 	line = bytes.TrimSpace(line)
@@ -40,7 +40,7 @@ func readAnswer(line []byte) (answer, bool) {
 }
 
 // verdict returns the handler's result for the event of the answer. A faulty answer is a failed attempt, and the error
-// names the fault: the command has finished with the event, but nobody knows how.
+// names the fault: the command has finished with the event, with an unknown result.
 func (a answer) verdict() error {
 	delay, err := time.ParseDuration(a.Delay)
 	reason := errors.New(cmp.Or(a.Error, "the command gave no error"))

@@ -1,24 +1,22 @@
 package consume
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"os/exec"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/timerd-io/timerd/internal/backoff"
 )
 
 const (
-	// longestAnswer bounds a line of the command's output, in bytes. A longer one is noise.
-	longestAnswer = 64 << 10
-	// shownNoise is how much of a line of noise the log shows, in bytes.
+	// shownNoise bounds the part of a noisy line that the log shows, in bytes.
 	shownNoise = 200
-	// lastOutput is for how long the output of a command that has ended is read: processes that it left behind may
+	// lastOutput is how long the output of an ended command is still read: processes that it left behind may
 	// hold it open.
 	lastOutput = time.Second
 )
@@ -27,72 +25,79 @@ const (
 // called concurrently.
 type child struct {
 	process *exec.Cmd
-	input   *os.File
+	input   input
+	output  *output
+	// alone: the command has one event in hand at a time, and may answer it without its id.
+	alone bool
 	// killAfter is how long the process may ignore SIGTERM.
 	killAfter time.Duration
 	log       *slog.Logger
 
-	writing sync.Mutex    // one line at a time
-	exited  chan struct{} // closed once the process has ended
-	ended   chan struct{} // closed once its last answers were read, too
-	err     error         // the reason for the end; set before ended is closed
+	exited chan struct{} // closed once the process has ended
+	ended  chan struct{} // closed once its last answers were read, too
+	err    error         // the reason for the end; set before ended is closed
 
 	mu      sync.Mutex
-	inHand  []*waiter
-	stopped error // why it is being stopped; the first reason counts
-	noise   int   // lines that are no answers
+	inHand  map[string]*waiter // by event id
+	current *waiter            // if alone, the event of an answer without an id; nil while no answer can be about it
+	stopped error              // why it is being stopped; the first reason counts
+	noise   int                // lines that are no answers
 }
 
 // waiter is an event in the command's hand.
 type waiter struct {
 	id       string
+	next     *waiter       // another one with this id
 	answered chan struct{} // closed once answer is set
 	answer   answer
 }
 
 // start runs the command. Its standard error is that of this process, so that nobody has to collect it. It leads a
 // process group of its own: a Ctrl-C in the terminal reaches this process alone, which lets the command finish.
-func start(command []string, killAfter time.Duration, log *slog.Logger) (*child, error) {
-	in, input, err := os.Pipe()
+func start(command []string, alone bool, killAfter time.Duration, log *slog.Logger) (*child, error) {
+	in, ours, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	output, out, err := os.Pipe()
+	theirs, out, err := os.Pipe()
 	if err != nil {
-		return nil, errors.Join(err, in.Close(), input.Close())
+		return nil, errors.Join(err, in.Close(), ours.Close())
 	}
 	c := &child{
 		process: exec.Command(command[0], command[1:]...), //nolint:noctx // stop ends it, with time to finish
-		input:   input, killAfter: killAfter, log: log,
-		exited: make(chan struct{}), ended: make(chan struct{}),
+		input:   input{file: ours}, alone: alone, killAfter: killAfter, log: log,
+		exited: make(chan struct{}), ended: make(chan struct{}), inHand: make(map[string]*waiter),
 	}
 	c.process.Stdin, c.process.Stdout, c.process.Stderr = in, out, os.Stderr
 	c.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	err = c.process.Start()
+	c.output, err = newOutput(theirs, c.take)
+	if err == nil {
+		err = c.process.Start()
+	}
 	_ = errors.Join(in.Close(), out.Close()) // the process has its own
 	if err != nil {
-		return nil, errors.Join(err, input.Close(), output.Close())
+		return nil, errors.Join(err, ours.Close(), theirs.Close())
 	}
 	read := make(chan struct{})
 	go func() {
-		c.read(output)
+		c.output.read()
 		close(read)
-		if !within(lastOutput, c.exited) {
+		if !backoff.Within(lastOutput, c.exited) {
 			c.stop(errors.New("the command closed its output"))
 		}
 	}()
-	go c.wait(output, read)
+	go c.wait(read)
 	return c, nil
 }
 
 // wait waits for the end of the process, kills the processes that it left behind, and reads the rest of its output.
-func (c *child) wait(output *os.File, read <-chan struct{}) {
+func (c *child) wait(read <-chan struct{}) {
 	err := c.process.Wait()
 	close(c.exited)
 	c.signal(syscall.SIGKILL)
-	_ = output.SetReadDeadline(time.Now().Add(lastOutput))
+	_ = c.output.file.SetReadDeadline(time.Now().Add(lastOutput))
 	<-read
-	_ = errors.Join(output.Close(), c.input.Close())
+	_ = errors.Join(c.output.file.Close(), c.input.file.Close())
 	c.mu.Lock()
 	c.err = c.reason(err)
 	noise := c.noise
@@ -116,7 +121,7 @@ func (c *child) reason(status error) error {
 	return errors.New("the command ended: exit status 0")
 }
 
-// signal signals the process and those that it started. One that has ended gets none.
+// signal signals the process and the processes that it started.
 func (c *child) signal(s syscall.Signal) { _ = syscall.Kill(-c.process.Process.Pid, s) }
 
 // stop ends the process, for a reason: with the end of its input and SIGTERM, and killAfter later with SIGKILL. It does
@@ -131,91 +136,81 @@ func (c *child) stop(reason error) {
 	if !first {
 		return
 	}
-	_ = c.input.Close()
-	if within(0, c.exited) {
+	_ = c.input.file.Close()
+	select {
+	case <-c.exited:
 		return // another process may have its number
+	default:
 	}
 	c.signal(syscall.SIGTERM)
 	go func() {
-		if !within(c.killAfter, c.exited) {
+		if !backoff.Within(c.killAfter, c.exited) {
 			c.signal(syscall.SIGKILL)
 		}
 	}()
 }
 
-// hand takes an event into the command's hand and writes its line. It blocks while the command does not read. A command
-// to which the line cannot be written is stopped.
+// hand takes an event into the command's hand and writes its line, with its line break. A command that has closed its
+// input is stopped. With one event at a time hand returns once the command reads the event.
 func (c *child) hand(id string, line []byte) *waiter {
-	w := &waiter{id: id, answered: make(chan struct{})}
 	c.mu.Lock()
-	c.inHand = append(c.inHand, w)
+	w := &waiter{id: id, next: c.inHand[id], answered: make(chan struct{})}
+	c.inHand[id] = w
 	c.mu.Unlock()
-	c.writing.Lock()
-	defer c.writing.Unlock()
-	if _, err := c.input.Write(line); err != nil {
+	var err error
+	if c.alone {
+		err = c.handAlone(w, line)
+	} else {
+		err = c.input.write(line)
+	}
+	if err != nil {
 		c.stop(fmt.Errorf("the command closed its input: %w", err))
 	}
 	return w
 }
 
-// read takes answers from the output until its end.
-func (c *child) read(output io.Reader) {
-	lines := bufio.NewReaderSize(output, longestAnswer)
-	for {
-		line, err := lines.ReadSlice('\n')
-		tooLong := false
-		for errors.Is(err, bufio.ErrBufferFull) {
-			tooLong = true
-			_, err = lines.ReadSlice('\n')
-		}
-		if err != nil { // the rest is no whole line
-			if len(line) > 0 {
-				c.note(line)
-			}
-			return
-		}
-		if a, ok := readAnswer(line); tooLong || !ok || !c.take(a) {
-			c.note(line)
-		}
+// handAlone writes the line of the only event in hand so that no earlier output is taken for its answer. A late or
+// doubled answer without an id would acknowledge this event. So the line break comes last: once the command has read
+// everything before it, it waits for the line's end, and all that it has written until then is about earlier events.
+func (c *child) handAlone(w *waiter, line []byte) error {
+	text, lineBreak := line[:len(line)-1], line[len(line)-1:]
+	if err := c.input.write(text); err != nil {
+		return err
 	}
+	c.input.awaitTaken()
+	c.output.catchUp()
+	c.mu.Lock()
+	if c.inHand[w.id] == w { // else it is answered, by its id
+		c.current = w
+	}
+	c.mu.Unlock()
+	return c.input.write(lineBreak)
 }
 
-// take hands an answer to the event that it is about. It reports false if there is none in hand: the id is unknown, or
-// was answered before. An answer without an id is about the only event in hand.
-func (c *child) take(a answer) bool {
+// take hands an answer to the event that it is about. All other output is noise: an unknown id, an event that was
+// answered before, no answer at all. An answer without an id is about the current event.
+func (c *child) take(p piece) {
+	a, ok := readAnswer(p.text)
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	for i, w := range c.inHand {
-		if w.id == a.ID || a.ID == "" && len(c.inHand) == 1 {
-			c.inHand = append(c.inHand[:i], c.inHand[i+1:]...)
-			w.answer = a
-			close(w.answered)
-			return true
-		}
+	w := c.inHand[a.ID]
+	if a.ID == "" && !p.stale {
+		w = c.current
 	}
-	return false
-}
-
-// note counts a line that is no answer, and logs the first one.
-func (c *child) note(line []byte) {
-	c.mu.Lock()
+	if ok && p.whole && w != nil {
+		c.current = nil
+		if c.inHand[w.id] = w.next; w.next == nil {
+			delete(c.inHand, w.id)
+		}
+		w.answer = a
+		close(w.answered)
+		c.mu.Unlock()
+		return
+	}
 	c.noise++
 	first := c.noise == 1
 	c.mu.Unlock()
 	if first {
 		c.log.Warn("a line of the command's output is no answer to an event in its hand; further ones are counted",
-			"line", string(line[:min(len(line), shownNoise)]))
-	}
-}
-
-// within reports whether c is closed before d is over.
-func within(d time.Duration, c <-chan struct{}) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-c:
-		return true
-	case <-timer.C:
-		return false
+			"line", string(p.text[:min(len(p.text), shownNoise)]))
 	}
 }

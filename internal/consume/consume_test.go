@@ -47,7 +47,8 @@ func newBench(t *testing.T, mode string, concurrency int, timeout time.Duration)
 		"TIMERS_RETRY": keys.SubjectAll("timers", keys.Retry),
 		"TIMERS_DEAD":  keys.SubjectAll("timers", keys.Dead),
 	} {
-		if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{subject}}); err != nil {
+		config := jetstream.StreamConfig{Name: name, Subjects: []string{subject}}
+		if _, err := b.js.CreateStream(t.Context(), config); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -57,7 +58,10 @@ func newBench(t *testing.T, mode string, concurrency int, timeout time.Duration)
 	if mode == "slow" {
 		c.AckWait = time.Second
 	}
-	w := consume.Worker{Command: []string{"env", modeVariable + "=" + mode, self}, Timeout: timeout, KillAfter: time.Second, Logger: c.Logger}
+	w := consume.Worker{
+		Command: []string{"env", modeVariable + "=" + mode, self},
+		Timeout: timeout, KillAfter: time.Second, Logger: c.Logger,
+	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- w.Run(ctx, c, "*") }()
@@ -85,20 +89,25 @@ func newBench(t *testing.T, mode string, concurrency int, timeout time.Duration)
 // publish publishes the events of timers with a payload, as timerd does.
 func (b *bench) publish(payload string, ids ...string) {
 	b.t.Helper()
-	due := time.Date(2026, 11, 20, 9, 0, 0, 0, time.UTC)
 	for _, id := range ids {
-		k := keys.Key{App: "shop", Module: "order", Type: "timeout", ID: id}
-		e := client.Event{
-			ID: keys.EventID(k.String(), due.UnixMilli(), 1), Type: event.TypeFired, Key: k, Time: due, Due: due, Attempt: 1,
-			MaxAttempts: 16, Trigger: "deadline", Data: []byte(payload),
-		}
-		m := nats.NewMsg(k.Subject("timers", keys.Fired))
-		m.Data = e.AppendJSON(nil)
-		m.Header.Set(event.MsgIDHeader, e.ID)
+		m := fired(keys.Key{App: "shop", Module: "order", Type: "timeout", ID: id}, []byte(payload))
 		if _, err := b.js.PublishMsg(b.t.Context(), m); err != nil {
 			b.t.Fatal(err)
 		}
 	}
+}
+
+// fired returns the message of a timer that has fired, as timerd publishes it.
+func fired(k keys.Key, payload []byte) *nats.Msg {
+	due := time.Date(2026, 11, 20, 9, 0, 0, 0, time.UTC)
+	e := client.Event{
+		ID: keys.EventID(k.String(), due.UnixMilli(), 1), Type: event.TypeFired, Key: k, Time: due, Due: due, Attempt: 1,
+		MaxAttempts: 16, Trigger: "deadline", Data: payload,
+	}
+	m := nats.NewMsg(k.Subject("timers", keys.Fired))
+	m.Data = e.AppendJSON(nil)
+	m.Header.Set(event.MsgIDHeader, e.ID)
+	return m
 }
 
 // settled waits until every event is acknowledged.
@@ -143,7 +152,7 @@ func keysOf(t *testing.T, all []testenv.Message) string {
 	return strings.Join(slices.Compact(ids), " ")
 }
 
-// Each answer has its own end: what is published, and that the event is acknowledged. A faulty answer is a failed attempt.
+// Each answer has its own message, and its event is acknowledged. A faulty answer is a failed attempt.
 func TestAnswers(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -154,8 +163,14 @@ func TestAnswers(t *testing.T) {
 		{name: "done", answer: `{"id":"ID","result":"done"}`},
 		{name: "without-id", answer: `{"result":"done"}`},
 		{name: "retry", answer: `{"id":"ID","result":"retry","error":"503"}`, retry: nats.Header{"Timer-Error": {"503"}}},
-		{name: "retry-later", answer: `{"result":"retry","error":"503","delay":"90s"}`, retry: nats.Header{"Timer-Error": {"503"}, "Timer-Delay": {"1m30s"}}},
-		{name: "retry-bare", answer: `{"result":"retry"}`, retry: nats.Header{"Timer-Error": {"the command gave no error"}}},
+		{
+			name: "retry-later", answer: `{"result":"retry","error":"503","delay":"90s"}`,
+			retry: nats.Header{"Timer-Error": {"503"}, "Timer-Delay": {"1m30s"}},
+		},
+		{
+			name: "retry-bare", answer: `{"result":"retry"}`,
+			retry: nats.Header{"Timer-Error": {"the command gave no error"}},
+		},
 		{
 			name: "postpone", answer: `{"result":"postpone","delay":"10m","error":"closed"}`,
 			retry: nats.Header{"Timer-Error": {"closed"}, "Timer-Delay": {"10m0s"}, "Timer-Postpone": {"1"}},
@@ -168,7 +183,9 @@ func TestAnswers(t *testing.T) {
 		{name: "dead-bare", answer: `{"result":"dead"}`, dead: "the command gave no reason"},
 		{
 			name: "bad-delay", answer: `{"result":"retry","delay":"soon"}`,
-			retry: nats.Header{"Timer-Error": {`the command's answer has the delay "soon", want a duration such as 30s or 1h30m`}},
+			retry: nats.Header{"Timer-Error": {
+				`the command's answer has the delay "soon", want a duration such as 30s or 1h30m`,
+			}},
 		},
 		{
 			name: "bad-result", answer: `{"result":"ok"}`,
@@ -194,15 +211,45 @@ func TestAnswers(t *testing.T) {
 					t.Errorf("dead letter: %q, %v; want %q", letter.LastError, err, c.dead)
 				}
 			}
-			if retried, dead := b.retry.Len() > 0, b.dead.Len() > 0; retried != (c.retry != nil) || dead != (c.dead != "") {
+			retried, dead := b.retry.Len() > 0, b.dead.Len() > 0
+			if retried != (c.retry != nil) || dead != (c.dead != "") {
 				t.Errorf("retried: %v, dead: %v", retried, dead)
 			}
 		})
 	}
 }
 
-// Whatever a command does with one event, no event is lost, and none is acknowledged that was not answered. An event that ends the
-// command three times in a row becomes a retry request; its neighbours are done.
+// An answer without an id is about the one event that the command has read, and about no event of several.
+func TestAnswersWithoutID(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		mode        string
+		concurrency int
+		retried     string // the events that are answered so, by their ids
+	}{
+		{"doubled", 1, "next"},
+		{"early", 1, "bad next"},
+		{"split", 1, "next"},
+		{"crowded", 2, "bad next"},
+	} {
+		t.Run(c.mode, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, c.mode, c.concurrency, 0)
+			b.publish(`{"answer":{"id":"ID","result":"retry","error":"not done"}}`, "bad", "next")
+			b.settled()
+			b.retry.WaitFunc(patience, func(all []testenv.Message) error {
+				if got := keysOf(t, all); got != c.retried {
+					return fmt.Errorf("retry requests of %q, want %q", got, c.retried)
+				}
+				return nil
+			})
+			b.log.Wait(t, patience, "is no answer")
+		})
+	}
+}
+
+// Whatever a command does with one event, no event is lost, and each acknowledged event was answered. An event that
+// ends the command three times in a row becomes a retry request; its neighbours are done.
 func TestBadCommands(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -236,7 +283,8 @@ func TestBadCommands(t *testing.T) {
 				if id := keysOf(t, got); id != "bad" {
 					t.Errorf("retry requests of %q, want bad", id)
 				}
-				if why := got[0].Header.Get(event.ErrorHeader); !strings.Contains(why, "3 times in a row") || !strings.Contains(why, c.logged) {
+				why := got[0].Header.Get(event.ErrorHeader)
+				if !strings.Contains(why, "3 times in a row") || !strings.Contains(why, c.logged) {
 					t.Errorf("Timer-Error: %q, want the number of ends and %q", why, c.logged)
 				}
 			}
@@ -302,7 +350,8 @@ func TestConcurrency(t *testing.T) {
 func TestNoSuchCommand(t *testing.T) {
 	t.Parallel()
 	w := consume.Worker{Command: []string{"/no/such/command"}, Logger: slog.New(slog.DiscardHandler)}
-	if err := w.Run(t.Context(), client.NewConsumer(testenv.NATS(t).JetStream()), "*"); err == nil || !strings.Contains(err.Error(), "/no/such/command") {
+	err := w.Run(t.Context(), client.NewConsumer(testenv.NATS(t).JetStream()), "*")
+	if err == nil || !strings.Contains(err.Error(), "/no/such/command") {
 		t.Errorf("Run: %v, want an error that names the command", err)
 	}
 }

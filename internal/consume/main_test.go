@@ -35,6 +35,9 @@ func behave(mode string) {
 		select {}
 	}
 	out := func(format string, args ...any) { fmt.Fprintf(os.Stdout, format+"\n", args...) }
+	if mode == "early" {
+		out(`{"result":"done"}`)
+	}
 	events := bufio.NewReader(os.Stdin)
 	for {
 		line, err := events.ReadString('\n')
@@ -54,6 +57,9 @@ func behave(mode string) {
 		}
 		if e.TimerID == "bad" && misbehave(mode, e.ID, out) {
 			continue
+		}
+		if mode == "split" {
+			out(`"done"}`) // the end of a line that began before this event
 		}
 		var payload struct {
 			Answer json.RawMessage `json:"answer"`
@@ -77,6 +83,16 @@ func misbehave(mode, id string, out func(string, ...any)) bool {
 		for range 1000 {
 			out("still working on %s", id)
 		}
+	case "doubled":
+		out(`{"result":"done"}`)
+		<-time.After(500 * time.Millisecond) // meanwhile the next event is handed over
+		out(`{"result":"done"}`)
+		return true
+	case "split":
+		fmt.Fprintf(os.Stdout, `{"id":%q,"result":"done"}`+"\n"+`{"result":`, id)
+		return true
+	case "crowded":
+		out(`{"result":"done"}`)
 	case "unknown":
 		out(`{"id":"nobody@1.1","result":"done"}`)
 	case "twice":

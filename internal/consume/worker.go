@@ -24,9 +24,9 @@ const (
 	longestPause = 30 * time.Second
 	// defaultKillAfter leaves a handler time to finish, and is what service managers allow.
 	defaultKillAfter = 10 * time.Second
-	// endsInARow is after how many ends of the command with an event in hand that event becomes a retry request.
+	// endsInARow is the number of ends of the command with an event in hand that make that event a retry request.
 	endsInARow = 3
-	// mostEnds bounds the events whose ends are remembered. Others may have answered some of them.
+	// mostEnds bounds the events with remembered ends. Other processes may have answered some of them.
 	mostEnds = 10_000
 )
 
@@ -34,7 +34,7 @@ const (
 type Worker struct {
 	// Command is the program, by path or by name in PATH, and its arguments.
 	Command []string
-	// Timeout is how long the command may have an event without an answer. Then it is ended. 0: for ever.
+	// Timeout limits the wait for an answer. A command that exceeds it is ended. 0: no limit.
 	Timeout time.Duration
 	// KillAfter is how long the command may ignore SIGTERM before SIGKILL. Default: 10 s.
 	KillAfter time.Duration
@@ -44,8 +44,11 @@ type Worker struct {
 	ends map[string]int // by event id: how often in a row the command has ended with the event in hand
 }
 
-// Run consumes the events of a namespace with the command until ctx ends. Then it takes no more events, lets the command
-// answer those in its hand for c's StopTimeout, and ends it: end of input and SIGTERM, SIGKILL after KillAfter.
+// Run consumes the events of a namespace with the command until ctx ends. Then it takes no more events, gives the
+// command c's StopTimeout for answers to the events in its hand, and ends it: end of input and SIGTERM, SIGKILL after
+// KillAfter.
+//
+// With a Concurrency of 1 the command may leave out the id of an answer.
 //
 // When the command ends by itself, its events are given back and it is started again, after a pause that grows. An
 // event that it had in hand at three ends in a row becomes a retry request. Without a running command no events are
@@ -56,7 +59,7 @@ func (w *Worker) Run(ctx context.Context, c *client.Consumer, namespace string) 
 	w.ends = map[string]int{}
 	failing := backoff.Backoff{Policy: backoff.Policy{First: firstPause, Longest: longestPause}, Logger: w.Logger}
 	for first := true; ; first = false {
-		command, err := start(w.Command, cmp.Or(w.KillAfter, defaultKillAfter), w.Logger)
+		command, err := start(w.Command, c.Concurrency == 1, cmp.Or(w.KillAfter, defaultKillAfter), w.Logger)
 		switch {
 		case err != nil && first:
 			return fmt.Errorf("start the command: %w", err)
@@ -70,21 +73,24 @@ func (w *Worker) Run(ctx context.Context, c *client.Consumer, namespace string) 
 				failing.Succeed()
 			}
 		}
-		if !backoff.Sleep(ctx, failing.Fail("the command has ended, or no events can be taken; starting it again", err)) {
+		pause := failing.Fail("the command has ended, or no events can be taken; starting it again", err)
+		if !backoff.Sleep(ctx, pause) {
 			return nil
 		}
 	}
 }
 
-// endError says that a command has ended by itself.
+// endError is the reason why a command has ended by itself.
 type endError struct{ reason error }
 
 func (e *endError) Error() string { return e.reason.Error() }
 func (e *endError) Unwrap() error { return e.reason }
 
 // session consumes with one run of the command. It returns an *endError if the command ended by itself, and nil if ctx
-// did. answered says that the command has answered an event.
-func (w *Worker) session(ctx context.Context, command *child, c *client.Consumer, namespace string) (answered bool, err error) {
+// did. It reports whether the command has answered an event.
+func (w *Worker) session(
+	ctx context.Context, command *child, c *client.Consumer, namespace string,
+) (answered bool, err error) {
 	consuming, end := context.WithCancel(ctx)
 	defer end()
 	go func() {
@@ -113,8 +119,8 @@ func (w *Worker) session(ctx context.Context, command *child, c *client.Consumer
 // errStopping is the reason for the end of a command that was asked to end because timerd stops.
 var errStopping = errors.New("timerd stops")
 
-// handle hands one event to the command and returns its answer as a handler's result. answered is false if there is
-// none.
+// handle hands one event to the command and returns its answer as a handler's result. It reports whether there is an
+// answer.
 func (w *Worker) handle(ctx context.Context, command *child, e client.Event) (answered bool, result error) {
 	if w.Timeout > 0 {
 		late := fmt.Errorf("the command has not answered an event for %v", w.Timeout)
@@ -144,7 +150,7 @@ func (w *Worker) handle(ctx context.Context, command *child, e client.Event) (an
 	return false, client.GiveBack(command.err)
 }
 
-// ended counts an end of the command with an event in hand, and returns how many there were in a row.
+// ended counts an end of the command with an event in hand, and returns the number of ends in a row.
 func (w *Worker) ended(id string) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -167,7 +173,7 @@ func line(e client.Event) []byte {
 	text := e.AppendJSON(nil)
 	if bytes.ContainsAny(text, "\r\n") {
 		var compact bytes.Buffer
-		if json.Compact(&compact, text) == nil { // what AppendJSON writes is valid
+		if json.Compact(&compact, text) == nil { // AppendJSON writes valid JSON
 			text = compact.Bytes()
 		}
 	}

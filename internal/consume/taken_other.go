@@ -1,0 +1,7 @@
+//go:build !linux
+
+package consume
+
+// awaitTaken returns at once: elsewhere only the reading end of a pipe says how many bytes are in it. So an answer
+// without an id, written before the command has read the event, may be taken for the event's own.
+func (*input) awaitTaken() {}
