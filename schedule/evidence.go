@@ -22,28 +22,34 @@ type evidence struct {
 	silent  int   // how often the clock was unread for too long
 	asked   bool  // it has been found out whether the last mark still holds, or nobody will
 
-	reading Millis    // the last reading of the clock
-	read    time.Time // the local instant of it; zero before any
-	highest Millis    // the latest time that the clock may have shown so far
+	reading        Millis    // the last reading of the clock
+	sent, received time.Time // it was made between these local instants; zero before any
+	shown          Millis    // the latest time that the clock has shown for certain
+	highest        Millis    // the latest time that the clock may have shown; at least shown
 }
 
-// witness takes in that the server's clock showed a time when it was read at a local instant. It reports whether the clock was set
-// back since the last reading.
-func (e *evidence) witness(at Millis, local time.Time) (setBack bool) {
+// witness takes in that the server's clock showed a time when it was read between two local instants. It reports whether
+// the clock was set back since the last reading. A reply that was read late proves nothing about the clock, so only the
+// time from the last reply to this question counts.
+func (e *evidence) witness(at Millis, sent, received time.Time) (setBack bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if local.Before(e.read) {
+	if received.Before(e.received) {
 		return false
 	}
-	setBack = !e.read.IsZero() && at.Add(AheadBy) < e.reading.Add(local.Sub(e.read))
-	if local.Sub(e.read) > maxSilence {
-		e.losses = ""
-		e.silent++
-	} else {
-		// If the clock was set back since, it had gone on until then.
-		e.highest = max(e.highest, e.reading.Add(local.Sub(e.read)))
+	if !e.received.IsZero() {
+		least := e.reading.Add(sent.Sub(e.received))
+		setBack = at.Add(AheadBy) < least
+		if most := received.Sub(e.sent); most > maxSilence {
+			e.losses = ""
+			e.silent++
+		} else {
+			// If the clock was set back since, it had gone on until then.
+			e.shown, e.highest = max(e.shown, least), max(e.highest, e.reading.Add(most))
+		}
 	}
-	e.reading, e.read, e.highest = at, local, max(e.highest, at)
+	e.reading, e.sent, e.received = at, sent, received
+	e.shown, e.highest = max(e.shown, at), max(e.highest, at)
 	return setBack
 }
 
@@ -51,7 +57,14 @@ func (e *evidence) witness(at Millis, local time.Time) (setBack bool) {
 func (e *evidence) latest() Millis {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return max(e.highest, e.reading.Add(time.Since(e.read)))
+	return max(e.highest, e.reading.Add(time.Since(e.sent)))
+}
+
+// isBehind reports whether the clock shows less than it has shown before, for certain.
+func (e *evidence) isBehind() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.reading.Add(time.Since(e.sent)+AheadBy) < e.shown
 }
 
 // proof returns for a partition the text of losses that still holds if the absence of a key proves that it was deleted; it

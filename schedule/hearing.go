@@ -38,10 +38,11 @@ func (n *Node) hearSince(since Millis) {
 	n.heardSince = since
 }
 
-// witness takes in that the server's clock showed a time when it was read at a local instant. If the clock was set back, events were
-// heard since that time at the latest: a later time would count as unheard until the clock shows it again.
-func (n *Node) witness(at Millis, local time.Time) {
-	if !n.evidence.witness(at, local) {
+// witness takes in that the server's clock showed a time when it was read between two local instants. If the clock was
+// set back, events were heard since that time at the latest: a later time would count as unheard until the clock shows
+// it again.
+func (n *Node) witness(at Millis, sent, received time.Time) {
+	if !n.evidence.witness(at, sent, received) {
 		return
 	}
 	n.mu.Lock()
@@ -153,11 +154,12 @@ type losses struct {
 }
 
 func (n *Node) readLosses(ctx context.Context) (losses, error) {
+	sent := time.Now()
 	reply, err := ReadReply(n.schedule.step("read_losses").Run(ctx, n.server, nil), 3, 0)
 	if err != nil {
 		return losses{}, fmt.Errorf("schedule: read how keys may have vanished: %w", err)
 	}
-	n.witness(Millis(reply.Int(0)), time.Now())
+	n.witness(Millis(reply.Int(0)), sent, time.Now())
 	_, _, silent := n.evidence.known()
 	return losses{reply.Text(1), reply.Int(2), silent}, nil
 }

@@ -187,7 +187,7 @@ func (n *Node) readClock(ctx context.Context) (Millis, error) {
 // ReadClock takes a reading of the server's clock that was made between two local instants.
 func (n *Node) ReadClock(server, sent, received time.Time) {
 	n.clock.read(server, sent, received)
-	n.witness(MillisOf(server), received)
+	n.witness(MillisOf(server), sent, received)
 }
 
 // Until returns how long it is until the server's clock shows a time: negative if it has passed, 0 before any reading of

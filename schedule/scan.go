@@ -38,9 +38,10 @@ type DueScan struct {
 // ScanDue looks through all partitions of the node for those with something to claim now or within a time. Tombstones
 // older than a minute and the lease count too: a claim removes them.
 func (n *Node) ScanDue(ctx context.Context, within, lease time.Duration) (DueScan, error) {
+	sent := time.Now()
 	found, err := n.schedule.ScanMaster(ctx, n.Master(), within, lease)
 	if err == nil && found.at > 0 {
-		n.witness(found.at, time.Now())
+		n.witness(found.at, sent, time.Now())
 	}
 	return found, err
 }
@@ -210,7 +211,7 @@ func (n *Node) sweepChunk(ctx context.Context, c *roundChunk, l Look, full, all 
 	}
 	if err == nil {
 		c.moving, c.torn = seen.Moving, len(seen.Torn) > 0
-		n.witness(seen.at, time.Now())
+		n.witness(seen.at, now, time.Now())
 	}
 	return seen, err
 }

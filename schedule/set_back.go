@@ -19,8 +19,8 @@ const (
 	setBackPage = 256
 )
 
-// IsBehind reports whether the server's clock was set back: whether it shows less than it may have shown before.
-func (n *Node) IsBehind() bool { return n.evidence.latest() > n.clock.now().Add(AheadBy) }
+// IsBehind reports whether the server's clock was set back: whether it shows less than it has shown before.
+func (n *Node) IsBehind() bool { return n.evidence.isBehind() }
 
 // PutRight rewrites the times of a clock that was ahead, once the clock is back. It plans again the occurrences that
 // were planned while the clock was ahead, and returns how many; those that lie ahead because of FROM, EXPIRE, a move or

@@ -147,3 +147,36 @@ func TestHeardSinceAClockThatWasAhead(t *testing.T) {
 	x.observe(expired(k), touched(k))
 	x.fires(k + " expired v1")
 }
+
+// A reply that is read long after it was sent shows no clock that was set back: IsBehind says no, and events from before
+// the subscription do not count as heard, so a timer that ran out then fires.
+func TestSlowlyReadClock(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.do("SET", k, "v1", "PX", brief)
+	x.observe(touched(k))
+	early, sent := schedule.Millis(x.redisNow()).Time(), time.Now()
+	x.awaitExpiry(k)
+	x.do("SET", k, "v2", "PX", 60000)
+	x.hearFromNow()
+	x.ReadClock(early, sent, time.Now().Add(1500*time.Millisecond))
+	if x.IsBehind() {
+		t.Error("the clock counts as set back")
+	}
+	x.claims(k + " deadline v1")
+}
+
+// Only a clock that shows less than before is behind, whoever reads it first.
+func TestIsBehind(t *testing.T) {
+	t.Parallel()
+	x, clock := newIndexWithClock(t)
+	for _, c := range []struct {
+		ahead  time.Duration
+		behind bool
+	}{{0, false}, {time.Hour, false}, {0, true}, {time.Hour, false}} {
+		x.setAhead(clock, c.ahead)
+		if _, err := x.ScanDue(t.Context(), 0, lease); err != nil || x.IsBehind() != c.behind {
+			t.Errorf("ahead by %v: behind is %v, %v; want %v", c.ahead, x.IsBehind(), err, c.behind)
+		}
+	}
+}
