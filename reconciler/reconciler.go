@@ -56,7 +56,8 @@ type Reconciler struct {
 	OnScanned func(schedule.DueScan)
 	// OnClaimed is called after each claim that changed something.
 	OnClaimed func(schedule.ClaimResult)
-	// OnVanished is called with how many timers or records have vanished from the schedule, before they are put back.
+	// OnVanished is called with how many timers or records had vanished from the schedule, once they are put back or
+	// could not be.
 	OnVanished func(missing int64)
 	// OnReplanned is called with how many occurrences of timers that repeat were planned again.
 	OnReplanned func(n int)

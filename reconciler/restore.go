@@ -3,6 +3,7 @@ package reconciler
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/timerd-io/timerd/keys"
@@ -35,6 +36,9 @@ type restorer struct {
 
 	missing map[keys.Partition]int // in how many sweeps in a row; for note
 	torn    chan []schedule.Torn
+
+	mu      sync.Mutex
+	unknown map[keys.Partition]int64 // records that are of no timer, as the last call has found them
 }
 
 // note takes in what a sweep has found. It is for one goroutine.
@@ -42,6 +46,9 @@ func (r *restorer) note(found []schedule.Torn) {
 	missing := make(map[keys.Partition]int, len(found))
 	var torn []schedule.Torn
 	for _, t := range found {
+		if r.unknownIn(t.Partition) == t.Missing {
+			continue
+		}
 		n := r.missing[t.Partition] + 1
 		missing[t.Partition] = n
 		if n == lasting || n%restoreEach == 0 {
@@ -58,6 +65,23 @@ func (r *restorer) note(found []schedule.Torn) {
 	}
 }
 
+// unknownIn returns how many records of a partition are of no timer.
+func (r *restorer) unknownIn(p keys.Partition) int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.unknown[p]
+}
+
+// setUnknown notes how many records of a partition are of no timer.
+func (r *restorer) setUnknown(p keys.Partition, n int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.unknown == nil {
+		r.unknown = map[keys.Partition]int64{}
+	}
+	r.unknown[p] = n
+}
+
 // run restores until ctx ends.
 func (r *restorer) run(ctx context.Context) {
 	for {
@@ -70,28 +94,30 @@ func (r *restorer) run(ctx context.Context) {
 	}
 }
 
-// restore puts back what is missing in some partitions.
+// restore puts back what is missing in some partitions, and reports it. Where nothing was to be done, nothing had vanished.
 func (r *restorer) restore(ctx context.Context, torn []schedule.Torn) {
 	missing := int64(0)
-	for _, t := range torn {
-		missing += t.Missing
-	}
-	r.onVanished(missing)
 	var all schedule.Restored
 	var failed error
 	for _, t := range torn {
 		restored, err := r.node.Restore(ctx, t.Partition, r.lease)
 		if err != nil {
 			failed = err
+			missing += t.Missing
 			continue
 		}
-		all.Timers, all.Bare = all.Timers+restored.Timers, all.Bare+restored.Bare
-		r.agenda.wake(t.Partition, restored.Due)
+		r.setUnknown(t.Partition, restored.Unknown)
+		if restored.Timers+restored.Bare+restored.Dropped > 0 {
+			missing += max(t.Missing-restored.Unknown, 1)
+			r.agenda.wake(t.Partition, restored.Due)
+		}
+		all.Add(restored)
 	}
-	if ctx.Err() != nil {
+	if ctx.Err() != nil || missing == 0 {
 		return
 	}
+	r.onVanished(missing)
 	r.log.Error("timers had vanished from the schedule: somebody has deleted keys of timerd, or members of them",
-		"missing", missing, "restored", all.Timers, "without_payload", all.Bare, "err", failed)
+		"missing", missing, "restored", all.Timers, "without_payload", all.Bare, "dropped", all.Dropped, "err", failed)
 	r.coverage.ask(reasonVanished)
 }

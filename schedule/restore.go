@@ -22,9 +22,20 @@ type Torn struct {
 
 // Restored is what was put into order in a partition.
 type Restored struct {
-	Timers int64  // timers and firings that were put back by their records
-	Bare   int64  // those whose record is lost: they fire without a payload, unless an audit finds it in their keys
-	Due    Millis // of the first timer, or Nothing
+	Timers  int64  // timers and firings that were put back by their records
+	Bare    int64  // those whose record is lost: they fire without a payload, unless an audit finds it in their keys
+	Dropped int64  // records that were left by a refused claim, and timers whose keys have lost their TTLs
+	Unknown int64  // records that are of no timer, and left alone: a later version of timerd may have a use for them
+	Due     Millis // of the first timer, or Nothing
+}
+
+// Add adds other to r.
+func (r *Restored) Add(other Restored) {
+	r.Timers += other.Timers
+	r.Bare += other.Bare
+	r.Dropped += other.Dropped
+	r.Unknown += other.Unknown
+	r.Due = other.Due
 }
 
 // Restore puts timers and firings of a partition back that the index has lost, as far as the other half of it tells of them. A timer
@@ -35,14 +46,16 @@ func (n *Node) Restore(ctx context.Context, p keys.Partition, lease time.Duratio
 	for _, half := range []string{"data", "due", "firingdata", "firing"} {
 		for cursor, more := uint64(0), true; more; more = cursor != 0 {
 			args := []any{half, cursor, restorePage, lease.Milliseconds()}
-			reply, err := ReadReply(s.Run(ctx, s.step("restore"), []Call{{Partition: p, Args: args}})[0], 4, 0)
+			reply, err := ReadReply(s.Run(ctx, s.step("restore"), []Call{{Partition: p, Args: args}})[0], 6, 0)
 			if err == nil {
 				cursor, err = strconv.ParseUint(reply.Text(0), 10, 64)
 			}
 			if err != nil {
 				return all, fmt.Errorf("schedule: restore: %w", err)
 			}
-			all.Timers, all.Bare, all.Due = all.Timers+reply.Int(1), all.Bare+reply.Int(2), Millis(reply.Int(3))
+			all.Add(Restored{
+				Timers: reply.Int(1), Bare: reply.Int(2), Dropped: reply.Int(3), Unknown: reply.Int(4), Due: Millis(reply.Int(5)),
+			})
 		}
 	}
 	return all, nil

@@ -2,9 +2,11 @@ package schedule_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -22,15 +24,16 @@ func (x *index) torn() (missing int64) {
 	return missing
 }
 
-// restores puts the index in order again, and compares how many timers were put back, and how many got no payload.
-func (x *index) restores(timers, bare int64) {
+// restores puts the index in order again, and compares what came of it, but for the first due time.
+func (x *index) restores(want schedule.Restored) {
 	x.t.Helper()
 	got, err := x.Restore(x.t.Context(), keys.Single, time.Second)
-	if err != nil || got.Timers != timers || got.Bare != bare {
-		x.t.Errorf("restored %+v, %v; want %d timers, %d bare", got, err, timers, bare)
+	got.Due = 0
+	if err != nil || got != want {
+		x.t.Errorf("restored %+v, %v; want %+v", got, err, want)
 	}
-	if missing := x.torn(); missing != 0 {
-		x.t.Errorf("%d are missing still", missing)
+	if missing := x.torn(); missing != want.Unknown {
+		x.t.Errorf("%d are missing still, want %d", missing, want.Unknown)
 	}
 }
 
@@ -73,7 +76,7 @@ func TestLostHalvesAreRestored(t *testing.T) {
 			if missing := x.torn(); missing != c.lost {
 				t.Errorf("%d are missing, want %d", missing, c.lost)
 			}
-			x.restores(c.lost-c.bare, c.bare)
+			x.restores(schedule.Restored{Timers: c.lost - c.bare, Bare: c.bare})
 			if again := fmt.Sprint(x.do("ZRANGE", keys.Single.Due(), 0, -1, "WITHSCORES")); again != dues {
 				t.Errorf("due are %s, want %s", again, dues)
 			}
@@ -81,7 +84,7 @@ func TestLostHalvesAreRestored(t *testing.T) {
 			if c.bare == 0 && len(after) != len(before) {
 				t.Errorf("the index is\n%s\nwant\n%s", after, before)
 			}
-			x.restores(0, 0)
+			x.restores(schedule.Restored{})
 		})
 	}
 }
@@ -102,7 +105,7 @@ func TestEventsOfLostTimers(t *testing.T) {
 	x.do("DEL", deleted)
 	x.observe(touched(set), gone(deleted), expired(runOut), audited(set))
 	x.claims(runOut + " expired out")
-	x.restores(0, 0)
+	x.restores(schedule.Restored{})
 	if record := x.do("HGET", keys.Single.Data(), set); record != ":set" {
 		t.Errorf("the record is %v, want the payload", record)
 	}
@@ -117,6 +120,69 @@ func TestLostTimersWithoutKeys(t *testing.T) {
 	due := x.due(k)
 	x.do("ZREM", keys.Single.Due(), k)
 	x.awaitClock(due)
-	x.restores(1, 0)
+	x.restores(schedule.Restored{Timers: 1})
 	x.claims(k + " deadline v")
+}
+
+// A key fires, is set again with a short TTL, and runs out, and due has lost it: its tombstone is of the first timer. It
+// fires all the same.
+func TestLostTimersOfKeysThatHaveFired(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.do("SET", k, "v1", "PX", brief)
+	x.observe(touched(k))
+	x.awaitExpiry(k)
+	x.settle(x.claims(k + " deadline v1")[0])
+	x.do("SET", k, "v2", "PX", brief)
+	x.observe(touched(k))
+	x.do("ZREM", keys.Single.Due(), k)
+	x.awaitExpiry(k)
+	x.restores(schedule.Restored{Timers: 1})
+	x.claims(k + " deadline v2")
+}
+
+// A contested timer waits again for the event that decides about it.
+func TestLostContestedTimers(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.contest()
+	x.do("DEL", keys.Single.Due())
+	x.restores(schedule.Restored{Timers: 2})
+	x.claims()
+	x.observe(expired(k))
+	x.claims(k + " expired v1")
+}
+
+// What is of no timer stays as it is: a later version may have a use for it.
+func TestUnknownRecordsStay(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.damaged = true
+	x.do("FCALL", "timer_set", 1, k, "v", "PX", 60000)
+	x.do("HSET", keys.Single.Data(), ":token:", "1", ":a", "2")
+	before := x.content()
+	x.restores(schedule.Restored{Unknown: 2})
+	if after := x.content(); after != before {
+		t.Errorf("the index is\n%s\nwant\n%s", after, before)
+	}
+}
+
+// Where some records are large, a call looks at as many as otherwise, but reads no more than it may.
+func TestRestoringLargeRecordsTakesFewCalls(t *testing.T) {
+	t.Parallel()
+	rdb := testenv.Redis(t).Client()
+	x := newIndexFor(t, rdb, rdb, 1000)
+	const n = 3000
+	records := []any{"HSET", keys.Single.Data(), ":l:", ""}
+	for i := range n {
+		records = append(records, fmt.Sprint("a:b:c:", i), ":v")
+	}
+	x.do(records...)
+	x.do("CONFIG", "RESETSTAT")
+	x.restores(schedule.Restored{Timers: n})
+	var calls int64
+	_, after, _ := strings.Cut(x.rdb.Info(t.Context(), "commandstats").Val(), "cmdstat_evalsha:calls=")
+	if _, err := fmt.Sscanf(after, "%d,", &calls); err != nil || calls > n/20 {
+		t.Errorf("%d calls for %d records, %v", calls, n, err)
+	}
 }

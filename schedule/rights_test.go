@@ -287,7 +287,10 @@ func TestRefusedClaimsLoseNothing(t *testing.T) {
 				t.Errorf("fired %v, want %d", ids, want)
 			}
 			// What the claim has left behind makes no second timer.
-			x.restores(0, 0)
+			_, err := x.Restore(t.Context(), keys.Single, time.Second)
+			if missing := x.torn(); err != nil || missing != 0 {
+				t.Errorf("%d are missing still, %v", missing, err)
+			}
 			x.claims()
 		})
 	}

@@ -1,29 +1,35 @@
 #!lua flags=allow-oom
--- include: scores clock index hold common owed announce
+-- include: scores clock index hold common owed announce budget payload contest
 --[[ restore brings one page of a partition's index into order again, after somebody has removed keys
 or members of it. Each timer has a member in due and a record in data, each firing one in firing
 and one in firingdata. Where one of the two is missing, the other one makes up for it. A timer
 without a member is due when its key runs out; at once if its key is gone, because it may have run out
-meanwhile, unless its name or its record says when. A firing without a member counts as claimed by
-somebody who may have published it. What lost its record fires without a payload, unless an audit
-finds that in its key.
+meanwhile, unless its name or its record says when. A contested one is contested for GRACE again. A
+firing without a member counts as claimed by somebody who may have published it. What lost its record
+fires without a payload, unless an audit finds that in its key.
 KEYS    1  the partition's prefix
 ARGV    1  which of the four the page is of: data, due, firingdata or firing
         2  cursor; 0 begins
         3  how many entries to look at, roughly
         4  lease in ms
 Returns {next cursor, 0 at the end, how many were put back by their records, how many got a
-record without a payload, when the first timer is due, or -1}.
+record without a payload, how many were dropped, fields that are of no timer and mean nothing to
+this version, when the first timer is due, or -1}.
 If its reply is lost: the same page again changes nothing more. ]]
 open(KEYS[1])
 local lease_end = int(now + tonumber(ARGV[4]))
-local restored, bare = 0, 0
+local restored, bare, dropped, unknown = 0, 0, 0, 0
 local _, is_held = read_holds(redis.call('HGET', data_key, ':h:') or nil)
 -- The fields of data that are of no timer.
 local META = { [':l:'] = true, [':?:'] = true, [':h:'] = true }
 
--- How many entries one command is about.
-local MANY = 100
+-- How many entries one command is about, and how many firings are looked at for one of a key.
+local MANY, MOST_FIRINGS = 100, 1000
+
+-- is_timer reports whether a member without a due time can be that of a timer.
+local function is_timer(member)
+  return string.byte(member) ~= 58 or string.find(member, '^:[?d]:.') ~= nil or string.find(member, '^:s?%d+%.%d*:.') ~= nil
+end
 
 -- missing_in calls restore_one with each name of a page of records, and its record, that a sorted set has not.
 local function missing_in(set, page, restore_one)
@@ -37,31 +43,65 @@ local function missing_in(set, page, restore_one)
   end
 end
 
+-- fires_already reports whether a firing that is not settled has a key and its record: a claim was refused in the
+-- middle then, and has left the record.
+local refs_of
+local function fires_already(key, record)
+  if not refs_of then
+    refs_of = {}
+    for _, ref in ipairs(redis.call('ZRANGE', firing_key, 0, MOST_FIRINGS - 1)) do
+      local of = string.match(ref, '^%d+:%d*:(.*)$')
+      if of then refs_of[of] = { ref, refs_of[of] } end
+    end
+  end
+  local each = refs_of[key]
+  while each do
+    if redis.call('HSTRLEN', firingdata_key, each[1]) == #record and redis.call('HGET', firingdata_key, each[1]) == record then return true end
+    each = each[2]
+  end
+  return false
+end
+
 -- due_of returns when a timer without a member is due, or nil for one whose key lives on without a TTL.
 local function due_of(member, record)
-  if string.byte(member) == 58 then return tonumber(string.match(member, '^:(%d+)') or now) end
+  if string.find(member, '^:[?d]:') then
+    redis.call('HSET', data_key, ':?:', int(now + REMEMBER))
+    return now + GRACE
+  elseif string.byte(member) == 58 then
+    return tonumber(string.match(member, '^:(%d+)') or now)
+  end
   local at = expiry(member)
   if at == -1 then return nil end
   return at and at >= 0 and at or math.max(now, tonumber(string.match(record, '^[^:]*;R=%d+,(%d+)') or 0))
 end
 
--- restore_timer gives a timer a member in due again. A record whose timer has fired was left by a claim that was refused in
--- the middle. A repetition leaves a tombstone with each occurrence, so there it says nothing.
+-- restore_timer gives a timer a member in due again, unless it fires already or its key has lost its TTL.
 local function restore_timer(member, record)
-  local due = due_of(member, record)
-  if not due then return cancel_pending(member) end
-  if due == now and not is_repeating(record) and redis.call('ZSCORE', fired_key, member) then
-    return redis.call('HDEL', data_key, member)
+  if not is_timer(member) then
+    unknown = unknown + 1
+    return
   end
-  redis.call('ZADD', due_key, int(due), member)
-  restored = restored + 1
+  local due = due_of(member, record)
+  if not due then
+    cancel_pending(member)
+    dropped = dropped + 1
+  elseif due == now and not is_repeating(record) and redis.call('ZSCORE', fired_key, member) and fires_already(member, record) then
+    redis.call('HDEL', data_key, member)
+    dropped = dropped + 1
+  else
+    redis.call('ZADD', due_key, int(due), member)
+    restored = restored + 1
+  end
 end
 
 -- restore_firing gives a firing a member in firing again. One whose timer is still due was never made: a claim was
 -- refused in the middle.
 local function restore_firing(ref)
   local due, attempt, key = string.match(ref, '^(%d+):(%d*):(.*)$')
-  if not key or pending(key) == tonumber(due) then return redis.call('HDEL', firingdata_key, ref) end
+  if not key or pending(key) == tonumber(due) then
+    dropped = dropped + redis.call('HDEL', firingdata_key, ref)
+    return
+  end
   local hold = attempt ~= '0' and is_held and is_held(key, tonumber(due))
   redis.call('ZADD', firing_key, hold and int(HELD + due) or lease_end, ref)
   if hold then list_owed(prefix, { ref }) end
@@ -75,6 +115,7 @@ local function give_records(hash, page)
     if redis.call('HEXISTS', hash, page[i]) == 0 then
       if string.find(page[i], '^:[?d]:') then
         forget(page[i])
+        dropped = dropped + 1
       else
         redis.call('HSET', hash, page[i], 'm:')
         bare = bare + 1
@@ -83,25 +124,34 @@ local function give_records(hash, page)
   end
 end
 
--- scan returns a page, of as few records as possible where some are large.
-local function scan(command, key)
-  local count = command == 'HSCAN' and may_be_large() and 1 or ARGV[3]
-  return redis.call(command, key, ARGV[2], 'COUNT', count)
+-- scan_records calls restore_page with a page of records, in parts of few where some are large, and returns the next cursor.
+local function scan_records(hash, restore_page)
+  local cursor, count, looked = ARGV[2], may_be_large() and 1 or ARGV[3], 0
+  repeat
+    local page = redis.call('HSCAN', hash, cursor, 'COUNT', count)
+    restore_page(page[2])
+    cursor, looked = page[1], looked + math.max(#page[2] / 2, tonumber(count))
+    for i = 2, #page[2], 2 do spent = spent + #page[2][i] end
+  until cursor == '0' or looked >= tonumber(ARGV[3]) or spent > BUDGET
+  return cursor
 end
 
-local page
+-- scan_members calls give_records with a page of a sorted set, and returns the next cursor.
+local function scan_members(set, hash)
+  local page = redis.call('ZSCAN', set, ARGV[2], 'COUNT', ARGV[3])
+  give_records(hash, page[2])
+  return page[1]
+end
+
+local cursor
 if ARGV[1] == 'data' then
-  page = scan('HSCAN', data_key)
-  missing_in(due_key, page[2], restore_timer)
+  cursor = scan_records(data_key, function(page) missing_in(due_key, page, restore_timer) end)
 elseif ARGV[1] == 'due' then
-  page = scan('ZSCAN', due_key)
-  give_records(data_key, page[2])
+  cursor = scan_members(due_key, data_key)
 elseif ARGV[1] == 'firingdata' then
-  page = scan('HSCAN', firingdata_key)
-  missing_in(firing_key, page[2], restore_firing)
+  cursor = scan_records(firingdata_key, function(page) missing_in(firing_key, page, restore_firing) end)
 else
-  page = scan('ZSCAN', firing_key)
-  give_records(firingdata_key, page[2])
+  cursor = scan_members(firing_key, firingdata_key)
 end
 if restored > 0 then announce(head()) end
-return { page[1], restored, bare, head() }
+return { cursor, restored, bare, dropped, unknown, head() }
