@@ -46,7 +46,7 @@ func TestStates(t *testing.T) {
 		t.Errorf("Cancel = %s, %v", outcome, err)
 	}
 	stateIs(client.Firing)
-	if err := index.Settle(t.Context(), claimed.Firings); err != nil {
+	if err := index.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, claimed.Firings...)); err != nil {
 		t.Fatal(err)
 	}
 	stateIs("")

@@ -262,10 +262,10 @@ func TestACLCarriesATimer(t *testing.T) {
 	if got := claimed[0].Key.String(); got != key || len(claimed) != 1 {
 		t.Errorf("claimed %d firings, the first of %s; want 1 of %s", len(claimed), got, key)
 	}
-	if err := s.Release(ctx, claimed); err != nil {
+	if err := s.Release(ctx, schedule.Outcomes(schedule.OutcomeGivenBack, claimed...)); err != nil {
 		t.Error(err)
 	}
-	if err := s.Settle(ctx, claimed); err != nil {
+	if err := s.Settle(ctx, schedule.Outcomes(schedule.OutcomeFired, claimed...)); err != nil {
 		t.Error(err)
 	}
 	node.StopHearing()
@@ -292,7 +292,7 @@ func TestACLCarriesARepetition(t *testing.T) {
 		}
 		testenv.Eventually(t, time.Minute, func() bool {
 			c := node.Claim(ctx, []schedule.ClaimRequest{{Partition: keys.Single}}, 10*time.Second)[0]
-			if err := errors.Join(c.Err, s.Settle(ctx, c.Firings)); err != nil {
+			if err := errors.Join(c.Err, s.Settle(ctx, schedule.Outcomes(schedule.OutcomeFired, c.Firings...))); err != nil {
 				t.Fatal(err)
 			}
 			return len(c.Firings) > 0 || by[1] == "CRON" && timerd.PTTL(ctx, key).Val() > 0

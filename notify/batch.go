@@ -67,7 +67,7 @@ func (f *flight) receiveBatch(b *batch, a answer) {
 func (f *flight) takeApart(b *batch, stored bool) {
 	for _, d := range b.members {
 		if d.together() && f.deliveries[d.token] == d {
-			d.firing.MayBeStored = d.firing.MayBeStored || stored
+			d.mayBeStored = d.mayBeStored || stored
 			f.takeBack(d)
 		}
 	}

@@ -21,8 +21,8 @@ type idleSettler struct{}
 
 func (idleSettler) ServerOf(keys.Partition) string { return "" }
 
-func (idleSettler) Settle(context.Context, []schedule.Firing) error  { return nil }
-func (idleSettler) Release(context.Context, []schedule.Firing) error { return nil }
+func (idleSettler) Settle(context.Context, []schedule.Outcome) error  { return nil }
+func (idleSettler) Release(context.Context, []schedule.Outcome) error { return nil }
 
 // BenchmarkPublish publishes firings with 200-byte payloads in batches of 128, as fast as an in-process server takes
 // them.

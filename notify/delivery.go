@@ -30,6 +30,7 @@ type delivery struct {
 	lane        *lanes.Lane // of the subject
 	token       uint64      // names the delivery in reply subjects
 
+	mayBeStored bool // some try may have stored the event, this claim's or an earlier one's
 	failingLook bool // it is looked for, on a subject that was failing then
 	state       state
 	sentAt      time.Time // when it was published last

@@ -13,6 +13,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/internal/lanes"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 const (
@@ -83,7 +84,7 @@ func (f *flight) publish(deliveries []*delivery) {
 func (f *flight) fresh(d *delivery) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return d.state == queued && d.tries == 0 && !d.firing.MayBeStored && !d.withhold
+	return d.state == queued && d.tries == 0 && !d.mayBeStored && !d.withhold
 }
 
 // publishAlone publishes a delivery that is queued. It passes over one whose lease runs out, and over all while the connection is
@@ -156,7 +157,7 @@ func (f *flight) fail(d *delivery, class Failure, denied bool) {
 	d.failure = class
 	d.next = time.Now()
 	if class == FailureDisconnected || class == FailureTimeout || class == FailureUnavailable {
-		d.firing.MayBeStored = true
+		d.mayBeStored = true
 	}
 	pause := backoff.Policy{First: firstPause, Longest: longestPause}.Delay(d.tries)
 	switch class {
@@ -221,7 +222,7 @@ func (f *flight) deny(subject string) {
 			f.takeApart(d.batch, true)
 		}
 		f.fail(d, FailureRefused, true)
-		d.firing.MayBeStored = true // the error may be about a later message
+		d.mayBeStored = true // the error may be about a later message
 		// As long as another subject is trusted, it is a matter of this one.
 		if f.subjects.State(subject).Alone && !f.health.now().acked.After(d.sentAt) {
 			f.health.noteSilence(time.Now(), true)
@@ -277,7 +278,7 @@ func (f *flight) stored(d *delivery, a answer) {
 	}
 	f.remove(d, lanes.Works)
 	f.health.noteAck()
-	f.window.settle(d)
+	f.window.settle(d, schedule.OutcomeFired)
 }
 
 // found notes whether the stream has the event of a delivery that was looked for, and since when. What it has is settled; the
@@ -292,18 +293,18 @@ func (f *flight) found(d *delivery, stored bool, at time.Time) {
 	switch {
 	case stored:
 		f.remove(d, lanes.Nothing)
-		f.window.settle(d)
+		f.window.settle(d, schedule.OutcomeFired)
 		f.OnFired(&d.firing, max(at.Sub(d.firing.Due.Time()), 0), true)
 	case !f.health.now().connected:
-		f.release(d)
+		f.release(d, schedule.OutcomeGivenBack, 0)
 	}
 }
 
-// release has the firing of a delivery given back. f.mu is held.
-func (f *flight) release(d *delivery) {
-	d.firing.MayBeStored = d.firing.MayBeStored || d.state == sent
+// release has the firing of a delivery given back, for a claim after a pause. f.mu is held.
+func (f *flight) release(d *delivery, kind schedule.OutcomeKind, pause time.Duration) {
+	d.mayBeStored = d.mayBeStored || d.state == sent
 	f.remove(d, lanes.Nothing)
-	f.window.giveBack(d)
+	f.window.giveBack(d, kind, pause)
 }
 
 // remove takes a delivery out. f.mu is held.
@@ -340,11 +341,10 @@ func (f *flight) inspect() (again []*delivery, idle bool) {
 		}
 		switch {
 		case d.state == waiting && (d.tries > 0 || d.failure != "") && good && f.subjects.State(d.subject).Failing:
-			d.firing.Pause, d.firing.Refused = parked(&d.firing, lanes.Failing), true
-			f.release(d)
+			f.release(d, schedule.OutcomeRefused, parked(&d.firing, lanes.Failing))
 			f.OnSetAside(&d.firing)
 		case d.expiring() || stopping && !good:
-			f.release(d)
+			f.release(d, schedule.OutcomeGivenBack, 0)
 			late++
 			failure = d.failure
 		case d.state != waiting:
@@ -371,6 +371,6 @@ func (f *flight) abandon() {
 		f.Logger.Warn("stopping with firings that are not acknowledged: giving them back", "count", n)
 	}
 	for _, d := range f.deliveries {
-		f.release(d)
+		f.release(d, schedule.OutcomeGivenBack, 0)
 	}
 }

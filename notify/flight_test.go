@@ -207,7 +207,7 @@ func TestBatchWithoutAnAnswerDelaysNobody(t *testing.T) {
 	d.next = now
 	f.health.noteAck()
 	f.inspect()
-	if again, _ := f.inspect(); !slices.Equal(again, []*delivery{d}) || !d.firing.MayBeStored || f.subjects.State("s").Failing {
+	if again, _ := f.inspect(); !slices.Equal(again, []*delivery{d}) || !d.mayBeStored || f.subjects.State("s").Failing {
 		t.Errorf("%d are published again; %+v, %+v", len(again), d, f.subjects.State("s"))
 	}
 }
@@ -244,14 +244,19 @@ func TestDeniedSubjectFails(t *testing.T) {
 	denied, other := fly(t, p, "denied", "s", time.Minute), fly(t, p, "other", "o", time.Minute)
 	f.deny("nobody's")
 	f.deny("s")
-	if denied.state == sent || !denied.firing.MayBeStored || !f.subjects.State(denied.subject).Failing || other.state != sent {
+	if denied.state == sent || !denied.mayBeStored || !f.subjects.State(denied.subject).Failing || other.state != sent {
 		t.Errorf("denied: %+v, other: %+v", denied, other)
 	}
 	if err := f.health.problem(); err == nil {
 		t.Error("nothing was ever acknowledged, and health does not tell")
 	}
-	if again, idle := f.inspect(); len(again) != 0 || idle || len(f.deliveries) != 1 || !denied.firing.Refused || denied.firing.Pause == 0 {
-		t.Errorf("%d are published again, %d left; %+v", len(again), len(f.deliveries), denied.firing)
+	if again, idle := f.inspect(); len(again) != 0 || idle || len(f.deliveries) != 1 {
+		t.Errorf("%d are published again, %d left", len(again), len(f.deliveries))
+	}
+	there := on("a1", "")
+	given, _, _ := p.settler.queueOf(&there).next(true)
+	if len(given) != 1 || given[0].Kind != schedule.OutcomeRefused || given[0].Pause == 0 || !given[0].MayBeStored {
+		t.Errorf("given back: %+v", given)
 	}
 }
 
@@ -265,7 +270,7 @@ func TestInspectPublishesAgainOrGivesBack(t *testing.T) {
 	}
 	f.disconnected()
 	for _, d := range all[:2] {
-		if d.state == sent || !d.firing.MayBeStored || d.failure != FailureDisconnected || !d.next.After(time.Now().Add(-time.Minute)) {
+		if d.state == sent || !d.mayBeStored || d.failure != FailureDisconnected || !d.next.After(time.Now().Add(-time.Minute)) {
 			t.Errorf("after the connection has gone: %+v", d)
 		}
 		d.next = time.Now()

@@ -12,6 +12,7 @@ import (
 	"github.com/timerd-io/timerd/internal/lanes"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 const (
@@ -82,13 +83,12 @@ func (l *letters) take(d *delivery, reason string) {
 
 // setAside gives a firing back for a while because of what the lane of its dead letter answers.
 func (l *letters) setAside(d *delivery, answer lanes.Answer) {
-	f := &d.firing
-	f.Pause, f.Refused = crowdedPause, answer == lanes.Failing
-	if f.Refused {
-		f.Pause = parked(f, answer)
-		l.OnSetAside(f)
+	if answer != lanes.Failing {
+		l.window.giveBack(d, schedule.OutcomeGivenBack, crowdedPause)
+		return
 	}
-	l.window.giveBack(d)
+	l.OnSetAside(&d.firing)
+	l.window.giveBack(d, schedule.OutcomeRefused, parked(&d.firing, answer))
 }
 
 // run publishes dead letters until ctx ends and none is under way. What is left is given back.
@@ -136,18 +136,21 @@ func mayBeStored(err error) bool {
 // the same, so that nobody holds or cancels the firing, and it becomes the same letter again.
 func (l *letters) end(ctx context.Context, one deadLetter, err error) {
 	d, bytes := one.delivery, len(one.delivery.firing.Payload)
-	d.firing.MayBeStored = d.firing.MayBeStored || mayBeStored(err)
+	d.mayBeStored = d.mayBeStored || mayBeStored(err)
 	switch {
 	case err == nil:
 		l.mu.Lock()
 		l.stored = time.Now()
 		l.mu.Unlock()
-		d.firing.Unfired = !d.firing.MayBeStored
-		l.window.settle(d)
+		kind := schedule.OutcomeUnfired
+		if d.mayBeStored {
+			kind = schedule.OutcomeFired
+		}
+		l.window.settle(d, kind)
 		l.subjects.Leave(d.lane, bytes, lanes.Works)
 		l.report(d, one.reason)
 	case ctx.Err() != nil || errors.Is(err, errExpiring) || !l.health.now().connected:
-		l.window.giveBack(d)
+		l.window.giveBack(d, schedule.OutcomeGivenBack, 0)
 		l.subjects.Leave(d.lane, bytes, lanes.Nothing)
 	default:
 		l.setAside(d, lanes.Failing)

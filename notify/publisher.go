@@ -117,7 +117,7 @@ func (p *Publisher) Publish(ctx context.Context, firings []schedule.Firing) erro
 		next := &firings[0]
 		server := p.settler.schedule.ServerOf(next.Partition)
 		if err := p.gate.await(ctx, func() bool { return p.window.hasRoom(server) && !p.awaitsLetters(next) }); err != nil {
-			p.settler.release(context.WithoutCancel(ctx), firings)
+			p.settler.release(context.WithoutCancel(ctx), schedule.Outcomes(schedule.OutcomeGivenBack, firings...))
 			return fmt.Errorf("%d firings not published: %w", len(firings), err)
 		}
 		deliveries, taken := p.admit(firings)
@@ -172,6 +172,7 @@ func (p *Publisher) prepare(f schedule.Firing) delivery {
 	attempt, other := attempts(&f, most, p.PayloadAttempt)
 	d := delivery{
 		firing:      f,
+		mayBeStored: f.MayBeStored,
 		server:      p.settler.schedule.ServerOf(f.Partition),
 		id:          keys.EventID(f.Key.String(), int64(f.Due), attempt),
 		attempt:     attempt,
@@ -198,15 +199,16 @@ func (p *Publisher) dispatch(d *delivery) (flies bool) {
 	case bury:
 		p.letters.take(d, reason)
 	case drop:
-		d.firing.Unfired = true
-		p.window.settle(d)
+		p.window.settle(d, schedule.OutcomeUnfired)
 		p.letters.reportLate(d, LateDrop, reason)
 	case park:
-		d.firing.Pause, d.firing.Refused = parked(&d.firing, answer), answer == lanes.Failing
-		p.window.giveBack(d)
-		if d.firing.Refused {
-			p.OnSetAside(&d.firing)
+		pause := parked(&d.firing, answer)
+		if answer != lanes.Failing {
+			p.window.giveBack(d, schedule.OutcomeGivenBack, pause)
+			break
 		}
+		p.window.giveBack(d, schedule.OutcomeRefused, pause)
+		p.OnSetAside(&d.firing)
 	case seek:
 		p.flight.add(d, what)
 		p.seeker.lookFor(d)

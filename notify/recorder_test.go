@@ -19,21 +19,22 @@ type settlerRecorder struct {
 	mu       sync.Mutex
 	settled  map[string]int // refs
 	released map[string]int
+	stored   int // given back, perhaps published
 	calls    int
 	fail     error
 }
 
 func (s *settlerRecorder) ServerOf(keys.Partition) string { return "" }
 
-func (s *settlerRecorder) Settle(_ context.Context, firings []schedule.Firing) error {
-	return s.note(&s.settled, firings)
+func (s *settlerRecorder) Settle(_ context.Context, outcomes []schedule.Outcome) error {
+	return s.note(&s.settled, outcomes)
 }
 
-func (s *settlerRecorder) Release(_ context.Context, firings []schedule.Firing) error {
-	return s.note(&s.released, firings)
+func (s *settlerRecorder) Release(_ context.Context, outcomes []schedule.Outcome) error {
+	return s.note(&s.released, outcomes)
 }
 
-func (s *settlerRecorder) note(in *map[string]int, firings []schedule.Firing) error {
+func (s *settlerRecorder) note(in *map[string]int, outcomes []schedule.Outcome) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls++
@@ -43,8 +44,11 @@ func (s *settlerRecorder) note(in *map[string]int, firings []schedule.Firing) er
 	if *in == nil {
 		*in = make(map[string]int)
 	}
-	for i := range firings {
-		(*in)[firings[i].Ref]++
+	for i := range outcomes {
+		(*in)[outcomes[i].Ref]++
+		if outcomes[i].Kind >= schedule.OutcomeGivenBack && outcomes[i].MayBeStored {
+			s.stored++
+		}
 	}
 	return nil
 }

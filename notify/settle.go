@@ -30,16 +30,16 @@ const (
 	longestRest = time.Hour
 )
 
-// Settler records the outcome of firings. A schedule.Schedule is one. The firings come without their payloads. Those of
-// one call may be of several partitions, but as far as is known of one server.
+// Settler records the outcomes of firings. A schedule.Schedule is one. The outcomes of one call may be of several partitions,
+// but as far as is known of one server.
 type Settler interface {
 	// ServerOf returns the name of the server that has a partition, as far as is known, or an empty text if there is
 	// only one server. It answers from memory.
 	ServerOf(p keys.Partition) string
-	// Settle forgets firings that NATS has acknowledged. It must be safe to repeat.
-	Settle(ctx context.Context, firings []schedule.Firing) error
+	// Settle forgets firings. It must be safe to repeat.
+	Settle(ctx context.Context, outcomes []schedule.Outcome) error
 	// Release gives claims back, so that anybody may claim them again.
-	Release(ctx context.Context, firings []schedule.Firing) error
+	Release(ctx context.Context, outcomes []schedule.Outcome) error
 }
 
 // settler settles firings that are acknowledged, and gives back others. Each server of the schedule has a queue and a worker of its
@@ -65,8 +65,8 @@ type settler struct {
 type queue struct {
 	wake     chan struct{} // wakes its worker
 	worked   bool          // it has one
-	settles  []schedule.Firing
-	releases []schedule.Firing
+	settles  []schedule.Outcome
+	releases []schedule.Outcome
 	since    time.Time // when the first of settles came
 	waiting  int       // firings in it, those included that its worker has in hand
 }
@@ -76,26 +76,24 @@ func newSettler(o *Options, s Settler, room func()) *settler {
 }
 
 // settle has a firing settled.
-func (s *settler) settle(f schedule.Firing) {
-	f.Bytes, f.Payload = len(f.Payload), nil
+func (s *settler) settle(o schedule.Outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.queueOf(&f).addSettle(f)
+	s.queueOf(&o).addSettle(o)
 	s.waiting++
 }
 
 // giveBack has a firing given back.
-func (s *settler) giveBack(f schedule.Firing) {
-	f.Payload = nil
+func (s *settler) giveBack(o schedule.Outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.queueOf(&f).addRelease(f)
+	s.queueOf(&o).addRelease(o)
 	s.waiting++
 }
 
 // queueOf returns the queue of the server that has a firing by now. s.mu is held.
-func (s *settler) queueOf(f *schedule.Firing) *queue {
-	server := s.schedule.ServerOf(f.Partition)
+func (s *settler) queueOf(o *schedule.Outcome) *queue {
+	server := s.schedule.ServerOf(o.Partition())
 	q := s.queues[server]
 	if q == nil {
 		q = &queue{wake: make(chan struct{}, 1)}
@@ -105,9 +103,9 @@ func (s *settler) queueOf(f *schedule.Firing) *queue {
 	return q
 }
 
-func (q *queue) addSettle(f schedule.Firing) {
+func (q *queue) addSettle(o schedule.Outcome) {
 	q.waiting++
-	q.settles = append(q.settles, f)
+	q.settles = append(q.settles, o)
 	switch len(q.settles) {
 	case 1:
 		q.since = time.Now()
@@ -117,15 +115,15 @@ func (q *queue) addSettle(f schedule.Firing) {
 	}
 }
 
-func (q *queue) addRelease(f schedule.Firing) {
+func (q *queue) addRelease(o schedule.Outcome) {
 	q.waiting++
-	q.releases = append(q.releases, f)
+	q.releases = append(q.releases, o)
 	signal(q.wake)
 }
 
-// next takes out what is to be done now: firings to give back and firings to settle. If there is nothing, wait is how
-// long to rest unless woken. hurry has none wait for others.
-func (q *queue) next(hurry bool) (releases, settles []schedule.Firing, wait time.Duration) {
+// next takes out the outcomes to record now. wait is the time to rest unless woken, if there are none. hurry has none wait for
+// others.
+func (q *queue) next(hurry bool) (releases, settles []schedule.Outcome, wait time.Duration) {
 	releases, q.releases = q.releases, nil
 	wait = settleDelay - time.Since(q.since)
 	if n := len(q.settles); n == 0 {
@@ -137,15 +135,15 @@ func (q *queue) next(hurry bool) (releases, settles []schedule.Firing, wait time
 	return releases, settles, wait
 }
 
-// fitting returns how many of firings, of which there are some, are settled in one call.
-func fitting(firings []schedule.Firing) int {
+// fitting returns the number of outcomes for one call, at least one.
+func fitting(outcomes []schedule.Outcome) int {
 	bytes := 0
-	for i := range firings {
-		if bytes += firings[i].Bytes; bytes > settleBytes {
+	for i := range outcomes {
+		if bytes += outcomes[i].Bytes(); bytes > settleBytes {
 			return max(i, 1)
 		}
 	}
-	return len(firings)
+	return len(outcomes)
 }
 
 // inHand returns how many firings wait in all, and how many of them for one server.
@@ -246,14 +244,14 @@ func (s *settler) work(ctx context.Context, server string, q *queue) {
 	}
 }
 
-// settleBatch settles firings of a queue. Those that it could not settle wait again, for the server that has them by then.
-func (s *settler) settleBatch(ctx context.Context, q *queue, firings []schedule.Firing) error {
+// settleBatch settles firings of a queue. After a failure they wait again, for the server that has them by then.
+func (s *settler) settleBatch(ctx context.Context, q *queue, outcomes []schedule.Outcome) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	err := s.schedule.Settle(ctx, firings)
-	var again []schedule.Firing
+	err := s.schedule.Settle(ctx, outcomes)
+	var again []schedule.Outcome
 	if err != nil {
-		again = firings
+		again = outcomes
 		if part, ok := errors.AsType[*schedule.PartError](err); ok {
 			again = part.Left
 		}
@@ -264,7 +262,7 @@ func (s *settler) settleBatch(ctx context.Context, q *queue, firings []schedule.
 		}
 		s.mu.Unlock()
 	}
-	if settled := len(firings) - len(again); settled > 0 {
+	if settled := len(outcomes) - len(again); settled > 0 {
 		s.left(q, settled)
 		s.OnSettled(settled)
 	}
@@ -272,14 +270,14 @@ func (s *settler) settleBatch(ctx context.Context, q *queue, firings []schedule.
 }
 
 // release gives firings back to the schedule, as far as that works.
-func (s *settler) release(ctx context.Context, firings []schedule.Firing) {
+func (s *settler) release(ctx context.Context, outcomes []schedule.Outcome) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	if err := s.schedule.Release(ctx, firings); err != nil {
-		s.Logger.Warn("cannot give back firings, they can be claimed again when their leases are over", "count", len(firings), "err", err)
+	if err := s.schedule.Release(ctx, outcomes); err != nil {
+		s.Logger.Warn("cannot give back firings, they can be claimed again when their leases are over", "count", len(outcomes), "err", err)
 		return
 	}
-	s.OnReleased(len(firings))
+	s.OnReleased(len(outcomes))
 }
 
 // left takes n firings of a queue out of the count.

@@ -17,7 +17,8 @@ func TestLargePayloadsAreSettledFewAtATime(t *testing.T) {
 	q := queue{wake: make(chan struct{}, 1)}
 	large := make([]byte, settleBytes/2)
 	for _, payload := range [][]byte{large, large, large, make([]byte, 2*settleBytes), nil, {1}} {
-		q.addSettle(schedule.Firing{Bytes: len(payload)})
+		f := schedule.Firing{Payload: payload}
+		q.addSettle(f.Outcome(schedule.OutcomeFired))
 	}
 	for i, want := range []int{2, 1, 1, 2, 0} {
 		if _, settles, _ := q.next(true); len(settles) != want {
@@ -48,8 +49,8 @@ func (s *twoServers) ServerOf(p keys.Partition) string {
 	return string(p[:1])
 }
 
-func (s *twoServers) Settle(ctx context.Context, firings []schedule.Firing) error {
-	server := s.ServerOf(firings[0].Partition)
+func (s *twoServers) Settle(ctx context.Context, outcomes []schedule.Outcome) error {
+	server := s.ServerOf(outcomes[0].Partition())
 	s.mu.Lock()
 	s.calls[server]++
 	silent := s.silent[server]
@@ -60,14 +61,14 @@ func (s *twoServers) Settle(ctx context.Context, firings []schedule.Firing) erro
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, f := range firings {
-		s.gone[f.Ref]++
+	for _, o := range outcomes {
+		s.gone[o.Ref]++
 	}
 	return nil
 }
 
-func (s *twoServers) Release(ctx context.Context, firings []schedule.Firing) error {
-	return s.Settle(ctx, firings)
+func (s *twoServers) Release(ctx context.Context, outcomes []schedule.Outcome) error {
+	return s.Settle(ctx, outcomes)
 }
 
 func (s *twoServers) setSilent(server string, silent bool) {
@@ -100,8 +101,9 @@ func runSettler(t *testing.T, servers *twoServers) (s *settler, end func()) {
 	}
 }
 
-func on(partition keys.Partition, ref string) schedule.Firing {
-	return schedule.Firing{Partition: partition, Ref: ref}
+func on(partition keys.Partition, ref string) schedule.Outcome {
+	f := schedule.Firing{Partition: partition, Ref: ref}
+	return f.Outcome(schedule.OutcomeFired)
 }
 
 // A server that does not answer delays nothing of another one, whatever came first, and takes none of its room.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/timerd-io/timerd/internal/lanes"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // window is the room for firings: for those that are on their way, from Publish until they are acknowledged or given up, and of
@@ -45,16 +47,18 @@ func (w *window) take(server string, bytes int) bool {
 	return true
 }
 
-// settle has a firing settled that was taken in.
-func (w *window) settle(d *delivery) {
+// settle takes a firing out and has it settled.
+func (w *window) settle(d *delivery, kind schedule.OutcomeKind) {
 	w.leave(d)
-	w.settler.settle(d.firing)
+	w.settler.settle(d.firing.Outcome(kind))
 }
 
-// giveBack has a firing given back that was taken in.
-func (w *window) giveBack(d *delivery) {
+// giveBack takes a firing out and has it given back, for a claim after a pause.
+func (w *window) giveBack(d *delivery, kind schedule.OutcomeKind, pause time.Duration) {
 	w.leave(d)
-	w.settler.giveBack(d.firing)
+	o := d.firing.Outcome(kind)
+	o.Pause, o.MayBeStored = pause, d.mayBeStored
+	w.settler.giveBack(o)
 }
 
 func (w *window) leave(d *delivery) {

@@ -26,7 +26,7 @@ func TestWindowOfEachServer(t *testing.T) {
 		t.Error("there is room for more than may be on their way to NATS")
 	}
 	for i := range w.Window {
-		w.settle(&delivery{server: "a", firing: on("a1", fmt.Sprint(i))})
+		w.settle(&delivery{server: "a", firing: schedule.Firing{Partition: "a1", Ref: fmt.Sprint(i)}}, schedule.OutcomeFired)
 	}
 	if w.hasRoom("a") || !w.hasRoom("b") || w.inFlight() != w.Window {
 		t.Errorf("all wait to be settled on a: room there %v, on b %v, %d in flight", w.hasRoom("a"), w.hasRoom("b"), w.inFlight())
@@ -41,7 +41,7 @@ func TestWindowOfBytes(t *testing.T) {
 	if !w.take("a", len(large.firing.Payload)) || w.hasRoom("a") {
 		t.Error("a large firing is not taken, or leaves room")
 	}
-	w.giveBack(&large)
+	w.giveBack(&large, schedule.OutcomeGivenBack, 0)
 	if !w.hasRoom("a") || w.load.Bytes != 0 || len(w.servers) != 0 || w.inFlight() != 1 {
 		t.Errorf("given back: %+v on their way, of servers %v, %d in flight", w.load, w.servers, w.inFlight())
 	}

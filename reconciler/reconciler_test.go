@@ -52,7 +52,7 @@ func (p *settlingPublisher) Publish(ctx context.Context, firings []schedule.Firi
 		}
 	}
 	p.taken = append(p.taken, firings...)
-	return p.schedule.Settle(ctx, firings)
+	return p.schedule.Settle(ctx, schedule.Outcomes(schedule.OutcomeFired, firings...))
 }
 
 func (p *settlingPublisher) close() {

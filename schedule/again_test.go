@@ -79,7 +79,7 @@ func TestPostponedNeverSharesAnID(t *testing.T) {
 			if when != "due" {
 				claimed, _ = x.claimOnce()
 				if when == "settled" {
-					if err := x.Settle(t.Context(), claimed); err != nil {
+					if err := x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, claimed...)); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -93,7 +93,7 @@ func TestPostponedNeverSharesAnID(t *testing.T) {
 					t.Fatalf("the same request again: due at %d", again)
 				}
 			}
-			if err := x.Settle(t.Context(), claimed); err != nil {
+			if err := x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, claimed...)); err != nil {
 				t.Fatal(err)
 			}
 			x.fireAll(n + map[string]int{"due": 1}[when])
@@ -122,7 +122,7 @@ func (x *index) fireAll(n int, before ...schedule.Firing) {
 		for i := range firings {
 			take(&firings[i])
 		}
-		if err := x.Settle(x.t.Context(), firings); err != nil {
+		if err := x.Settle(x.t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 			x.t.Fatal(err)
 		}
 	}
@@ -151,7 +151,7 @@ func TestPostponedBesideATimerOfItsDueTime(t *testing.T) {
 		x.postponedAreDue(due + 60_000)
 		x.awaitClock(due)
 		firings := x.claims(k + " deadline newer")
-		if err := x.Settle(t.Context(), firings); err != nil {
+		if err := x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 			t.Fatal(err)
 		}
 		x.postponedAreDue(due)

@@ -95,11 +95,11 @@ func TestClusterPassOver(t *testing.T) {
 		t.Errorf("%d nodes, %v; want the two others", len(nodes), err)
 	}
 	for _, p := range there {
-		if err := x.Settle(t.Context(), []schedule.Firing{{Ref: "1:1:a:b:c:d", Partition: p}}); err != nil {
+		if err := x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, schedule.Firing{Ref: "1:1:a:b:c:d", Partition: p})); err != nil {
 			t.Errorf("a step on another master: %v", err)
 		}
 	}
-	err = x.Settle(t.Context(), []schedule.Firing{{Ref: "1:1:a:b:c:d", Partition: away}})
+	err = x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, schedule.Firing{Ref: "1:1:a:b:c:d", Partition: away}))
 	if one, ok := errors.AsType[schedule.Away](err); !ok || one.Addr != gone.Addr() {
 		t.Errorf("a step on the one that is gone: %v", err)
 	}

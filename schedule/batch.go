@@ -9,10 +9,10 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// PartError says that a step failed for some of its firings.
+// PartError is the failure of a step for some of its firings.
 type PartError struct {
-	Left []Firing // those for which it failed
-	Err  error    // why it failed for one of them
+	Left []Outcome // the firings without success
+	Err  error     // of one of them
 }
 
 func (e *PartError) Error() string { return fmt.Sprintf("%d of them failed: %v", len(e.Left), e.Err) }
@@ -41,15 +41,15 @@ func (e *PartError) of(firings int) error {
 // batch bounds what one call is about: how many firings, and about how many bytes of their payloads.
 type batch struct{ firings, bytes int }
 
-// onEach runs a script on each partition of the firings, with what args returns for each firing by its index; where there are many, in
-// several calls. read is called with each reply, and the indices of those that it is about.
-func (ix *Index) onEach(ctx context.Context, script *redis.Script, firings []Firing, most batch, args func(int) []any, read func(*redis.Cmd, []int) error) PartError {
+// onEach runs a script on each partition of the outcomes, with the arguments that args returns for each by its index; many take
+// several calls. read is called with each reply, and the indices of its outcomes.
+func (ix *Index) onEach(ctx context.Context, script *redis.Script, outcomes []Outcome, most batch, args func(int) []any, read func(*redis.Cmd, []int) error) PartError {
 	var calls []Call
 	var members [][]int
 	var bytes []int
 	at := map[keys.Partition]int{}
-	for i := range firings {
-		p, size := firings[i].Partition, firings[i].Bytes+len(firings[i].Payload) // one of them is 0
+	for i := range outcomes {
+		p, size := outcomes[i].Partition(), outcomes[i].bytes
 		n, ok := at[p]
 		if !ok || len(members[n]) == most.firings || bytes[n]+size > most.bytes {
 			n = len(calls)
@@ -64,7 +64,7 @@ func (ix *Index) onEach(ctx context.Context, script *redis.Script, firings []Fir
 		if err := read(reply, members[i]); err != nil {
 			failed.Err = err
 			for _, m := range members[i] {
-				failed.Left = append(failed.Left, firings[m])
+				failed.Left = append(failed.Left, outcomes[m])
 			}
 		}
 	}

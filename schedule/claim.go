@@ -63,7 +63,7 @@ func (n *Node) Claim(ctx context.Context, requests []ClaimRequest, lease time.Du
 		results[i].Firings, plans = n.schedule.takePlans(results[i].Firings, plans)
 	}
 	if len(plans) > 0 {
-		_ = n.schedule.settleRepeating(ctx, plans) // else the timerd that claims them after the lease plans them
+		_ = n.schedule.settleRepeating(ctx, Outcomes(OutcomeUnfired, plans...)) // else the timerd that claims them after the lease plans them
 	}
 	return results
 }
@@ -299,7 +299,7 @@ func (n *Node) readFirings(ctx context.Context, c *ClaimResult, request ClaimReq
 		}
 		c.Firings = append(c.Firings, f)
 	}
-	if err := n.schedule.Settle(ctx, corrupt); err != nil {
+	if err := n.schedule.Settle(ctx, Outcomes(OutcomeUnfired, corrupt...)); err != nil {
 		c.Corrupt = append(c.Corrupt, err)
 	}
 }

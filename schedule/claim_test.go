@@ -32,11 +32,11 @@ func TestClaimsOfTheDead(t *testing.T) {
 	}
 
 	// The sleeper wakes up: it cannot give back what is another's.
-	if err := x.Release(t.Context(), c.Firings); err != nil {
+	if err := x.Release(t.Context(), schedule.Outcomes(schedule.OutcomeGivenBack, c.Firings...)); err != nil {
 		t.Fatal(err)
 	}
 	x.claims()
-	if err := x.Release(t.Context(), again); err != nil {
+	if err := x.Release(t.Context(), schedule.Outcomes(schedule.OutcomeGivenBack, again...)); err != nil {
 		t.Fatal(err)
 	}
 	for _, pause := range []time.Duration{0, time.Millisecond} { // whoever claims it next knows
@@ -44,14 +44,15 @@ func TestClaimsOfTheDead(t *testing.T) {
 		if !again[0].MayBeStored || c.Firings[0].MayBeStored {
 			t.Errorf("may be stored: %v, and at first %v", again[0].MayBeStored, c.Firings[0].MayBeStored)
 		}
-		again[0].Pause = pause
-		if err := x.Release(t.Context(), again); err != nil {
+		given := again[0].Outcome(schedule.OutcomeGivenBack)
+		given.Pause = pause
+		if err := x.Release(t.Context(), []schedule.Outcome{given}); err != nil {
 			t.Fatal(err)
 		}
 		x.awaitClock(x.redisNow() + 2)
 	}
 	// But what it has published is published.
-	if err := x.Settle(t.Context(), c.Firings); err != nil {
+	if err := x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, c.Firings...)); err != nil {
 		t.Fatal(err)
 	}
 	x.isEmpty()

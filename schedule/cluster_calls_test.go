@@ -82,7 +82,7 @@ func TestClusterFewCalls(t *testing.T) {
 		t.Errorf("%d calls to claim from 64 partitions", made)
 	}
 	before = calls()
-	if err := x.Settle(ctx, fired); err != nil {
+	if err := x.Settle(ctx, schedule.Outcomes(schedule.OutcomeFired, fired...)); err != nil {
 		t.Fatal(err)
 	}
 	if made := calls() - before; made > 2 {
@@ -159,9 +159,9 @@ func TestClusterBrokenPartition(t *testing.T) {
 		}
 	}
 	overwrite(broken.Firing())
-	err := x.Settle(ctx, append([]schedule.Firing{{Ref: "1/a:b:c:none", Partition: broken}}, fired...))
+	err := x.Settle(ctx, schedule.Outcomes(schedule.OutcomeFired, append([]schedule.Firing{{Ref: "1/a:b:c:none", Partition: broken}}, fired...)...))
 	var failed *schedule.PartError
-	if !errors.As(err, &failed) || slices.ContainsFunc(failed.Left, func(f schedule.Firing) bool { return f.Partition != broken }) {
+	if !errors.As(err, &failed) || slices.ContainsFunc(failed.Left, func(o schedule.Outcome) bool { return o.Partition() != broken }) {
 		t.Errorf("settled: %v", err)
 	}
 	for _, p := range partitions {
@@ -429,7 +429,7 @@ func TestClusterClaimTellsWhenAPauseEnds(t *testing.T) {
 		return c
 	}
 	x.set(key, "p", time.Millisecond)
-	given := claim().Firings
+	given := schedule.Outcomes(schedule.OutcomeGivenBack, claim().Firings...)
 	given[0].Pause = 30 * time.Second
 	if err := x.Release(t.Context(), given); err != nil {
 		t.Fatal(err)

@@ -178,7 +178,7 @@ func TestClusterTimers(t *testing.T) {
 		for _, f := range all {
 			fired[f.Key.String()]++
 		}
-		if err := x.Settle(ctx, all); err != nil {
+		if err := x.Settle(ctx, schedule.Outcomes(schedule.OutcomeFired, all...)); err != nil {
 			return err
 		}
 		if len(fired) < n {
@@ -293,8 +293,12 @@ func TestClusterSlotOnTheMove(t *testing.T) {
 			_, err := claimFrom(ctx, node, p, lease)
 			return err
 		},
-		"settle":  func(ctx context.Context) error { return plan.Settle(ctx, claimed[:1]) },
-		"release": func(ctx context.Context) error { return plan.Release(ctx, claimed[1:]) },
+		"settle": func(ctx context.Context) error {
+			return plan.Settle(ctx, schedule.Outcomes(schedule.OutcomeFired, claimed[:1]...))
+		},
+		"release": func(ctx context.Context) error {
+			return plan.Release(ctx, schedule.Outcomes(schedule.OutcomeGivenBack, claimed[1:]...))
+		},
 		"retry": func(ctx context.Context) error {
 			r := retry
 			r.EventID = "event-2"
@@ -339,7 +343,7 @@ func TestClusterSlotOnTheMove(t *testing.T) {
 
 	x.cluster.OpenSlot(slot, from, to)
 	refuses("nothing has moved")
-	err = x.Settle(ctx, append(elsewhere, claimed[0]))
+	err = x.Settle(ctx, schedule.Outcomes(schedule.OutcomeFired, append(elsewhere, claimed[0])...))
 	part, ok := errors.AsType[*schedule.PartError](err)
 	if !ok || len(part.Left) != 1 || part.Left[0].Ref != claimed[0].Ref || !schedule.IsMoving(err) {
 		t.Errorf("settle in two slots: %v, want one left", err)

@@ -250,7 +250,7 @@ func TestSetAgainAndDueInThisMillisecond(t *testing.T) {
 	t.Parallel()
 	claim := func(x *index, _ string) []string {
 		firings, said := x.claimOnce()
-		if err := x.Settle(x.t.Context(), firings); err != nil {
+		if err := x.Settle(x.t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 			x.t.Fatal(err)
 		}
 		return said

@@ -100,7 +100,7 @@ func TestLargePayloadsAreClaimedFewAtATime(t *testing.T) {
 				if len(firings) == 0 || len(firings) > most {
 					t.Fatalf("claimed %d of %d bytes each, want 1 to %d", len(firings), largePayload, most)
 				}
-				if err := x.Settle(t.Context(), firings); err != nil {
+				if err := x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 					t.Fatal(err)
 				}
 				fired += len(firings)
@@ -200,7 +200,7 @@ func TestManyRetriesBesideOneKey(t *testing.T) {
 			}
 			refs[f.Ref] = true
 		}
-		if err := x.Settle(t.Context(), firings); err != nil {
+		if err := x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 			t.Fatal(err)
 		}
 	}

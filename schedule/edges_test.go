@@ -147,7 +147,7 @@ func TestCorruptEntries(t *testing.T) {
 	if good != 5 || len(c.Corrupt) == 0 {
 		t.Errorf("%d good firings, corrupt: %v; want 5 and some", good, c.Corrupt)
 	}
-	if err := x.Settle(t.Context(), c.Firings); err != nil {
+	if err := x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, c.Firings...)); err != nil {
 		t.Fatal(err)
 	}
 	x.isEmpty()

@@ -55,17 +55,6 @@ type Firing struct {
 
 	// Fault says why a repetition cannot begin, and becomes a dead letter instead of an event; it is empty for a firing.
 	Fault string
-
-	// Unfired is set by the caller that settles the firing: no event of it was published, only a dead letter or nothing.
-	Unfired bool
-
-	// Bytes is the size of the payload, for callers that keep the firing without it.
-	Bytes int
-
-	// Pause is set by the caller that gives the firing back: for how long it must not be claimed again.
-	Pause time.Duration
-	// Refused is set by the same caller: NATS does not take its subject.
-	Refused bool
 }
 
 // Now estimates the time on the Redis server's clock. It is never later than that clock and never before ClaimedAt, and

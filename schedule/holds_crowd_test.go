@@ -65,7 +65,7 @@ func TestOthersAreClaimedBesideHeldTimers(t *testing.T) {
 		t.Helper()
 		firings, _ := x.claimOnce()
 		claimed += len(firings)
-		if err := x.Settle(t.Context(), firings); err != nil {
+		if err := x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -194,11 +194,12 @@ func (m *holdModel) claim() {
 	switch rapid.IntRange(0, 3).Draw(m.rt, "fate") {
 	case 0: // it dies
 	case 1:
-		for i := range c.Firings {
-			c.Firings[i].MayBeStored = c.Firings[i].MayBeStored || rapid.Bool().Draw(m.rt, "stored")
-			c.Firings[i].Pause = time.Duration(rapid.IntRange(0, 10).Draw(m.rt, "pause")) * time.Millisecond
+		given := schedule.Outcomes(schedule.OutcomeGivenBack, c.Firings...)
+		for i := range given {
+			given[i].MayBeStored = given[i].MayBeStored || rapid.Bool().Draw(m.rt, "stored")
+			given[i].Pause = time.Duration(rapid.IntRange(0, 10).Draw(m.rt, "pause")) * time.Millisecond
 		}
-		if err := m.Release(m.t.Context(), c.Firings); err != nil {
+		if err := m.Release(m.t.Context(), given); err != nil {
 			m.rt.Fatal(err)
 		}
 	default:
@@ -207,7 +208,7 @@ func (m *holdModel) claim() {
 }
 
 func (m *holdModel) settle(firings []schedule.Firing) {
-	if err := m.Settle(m.t.Context(), firings); err != nil {
+	if err := m.Settle(m.t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 		m.rt.Fatal(err)
 	}
 	for _, f := range firings {

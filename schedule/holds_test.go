@@ -358,7 +358,7 @@ func TestHeldFirings(t *testing.T) {
 			continue
 		}
 		f.MayBeStored = f.Key.ID == "stored"
-		if err := x.Release(t.Context(), []schedule.Firing{f}); err != nil {
+		if err := x.Release(t.Context(), schedule.Outcomes(schedule.OutcomeGivenBack, f)); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -80,11 +80,12 @@ func TestGivenBackIsFiring(t *testing.T) {
 	x := newIndex(t)
 	x.becomeDue(k, k+"2", k+"3")
 	firings := x.claimFor(lease).Firings
-	for i := range firings {
-		firings[i].MayBeStored = i < 2
-		firings[i].Pause = time.Duration(i) * time.Hour
+	given := schedule.Outcomes(schedule.OutcomeGivenBack, firings...)
+	for i := range given {
+		given[i].MayBeStored = i < 2
+		given[i].Pause = time.Duration(i) * time.Hour
 	}
-	if err := x.Release(t.Context(), firings); err != nil {
+	if err := x.Release(t.Context(), given); err != nil {
 		t.Fatal(err)
 	}
 	x.countsAre(0, 1, 2, 0)

@@ -226,7 +226,7 @@ func (x *index) claims(want ...string) []schedule.Firing {
 // fires is claims, and settles.
 func (x *index) fires(want ...string) {
 	x.t.Helper()
-	if err := x.Settle(x.t.Context(), x.claims(want...)); err != nil {
+	if err := x.Settle(x.t.Context(), schedule.Outcomes(schedule.OutcomeFired, x.claims(want...)...)); err != nil {
 		x.t.Fatal(err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // inspect inspects a key.
@@ -108,8 +109,9 @@ func TestInspectWhatWasGivenBack(t *testing.T) {
 	x.do("FCALL", "timer_set", 1, k, "one", "PX", 20)
 	x.awaitExpiry(k)
 	firings, _ := x.claimOnce()
-	firings[0].Pause, firings[0].MayBeStored, firings[0].Refused = time.Hour, true, true
-	if err := x.Release(t.Context(), firings); err != nil {
+	refused := firings[0].Outcome(schedule.OutcomeRefused)
+	refused.Pause, refused.MayBeStored = time.Hour, true
+	if err := x.Release(t.Context(), []schedule.Outcome{refused}); err != nil {
 		t.Fatal(err)
 	}
 	seen := x.shows(k, "firing 0 one perhaps aside: refused")

@@ -24,7 +24,7 @@ func TestSetFiresOnceAndSettles(t *testing.T) {
 	}
 	x.claims()
 	for range 2 {
-		if err := x.Settle(t.Context(), firings); err != nil {
+		if err := x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -87,14 +87,14 @@ func TestSetForThePast(t *testing.T) {
 			t.Fatalf("due at %d, want the present: %d to %d", due, before, after)
 		}
 		firings, _ := x.claimOnce()
-		if err := x.Settle(t.Context(), firings); err != nil {
+		if err := x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 			t.Fatal(err)
 		}
 		fired = append(fired, firings...)
 	}
 	x.awaitClock(x.redisNow() + 1)
 	firings, _ := x.claimOnce()
-	if err := x.Settle(t.Context(), firings); err != nil {
+	if err := x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 		t.Fatal(err)
 	}
 	x.fireAll(0, append(fired, firings...)...)

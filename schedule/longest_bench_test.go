@@ -38,7 +38,7 @@ func BenchmarkLongestStep(b *testing.B) {
 			if len(firings) == 0 {
 				return
 			}
-			if err := x.Settle(b.Context(), firings); err != nil {
+			if err := x.Settle(b.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -87,12 +87,13 @@ func TestTimersAreCountedByState(t *testing.T) {
 
 	firings := x.claims("pay:a:b:1 deadline p", "pay:a:b:2 deadline p")
 	expect("202 0 2", "shop:order 200 0 0", "pay 1 0 2", "other 1 0 0")
-	firings[0].Pause = time.Hour
-	if err := x.Release(t.Context(), firings[:1]); err != nil {
+	given := firings[0].Outcome(schedule.OutcomeGivenBack)
+	given.Pause = time.Hour
+	if err := x.Release(t.Context(), []schedule.Outcome{given}); err != nil {
 		t.Fatal(err)
 	}
 	expect("202 1 1", "shop:order 200 0 0", "pay 1 1 1", "other 1 0 0")
-	if err := x.Settle(t.Context(), firings); err != nil {
+	if err := x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 		t.Fatal(err)
 	}
 	expect("202 0 0", "shop:order 200 0 0", "pay 1 0 0", "other 1 0 0")

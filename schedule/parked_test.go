@@ -53,9 +53,10 @@ func TestSetAsideIsCountedAndListed(t *testing.T) {
 	if len(firings) != 1 {
 		t.Fatalf("claimed %d, want 1", len(firings))
 	}
-	firings[0].Pause, firings[0].Refused = time.Hour, true
+	refused := firings[0].Outcome(schedule.OutcomeRefused)
+	refused.Pause = time.Hour
 	for range 2 {
-		if err := x.Release(t.Context(), firings); err != nil {
+		if err := x.Release(t.Context(), []schedule.Outcome{refused}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -69,7 +70,7 @@ func TestSetAsideIsCountedAndListed(t *testing.T) {
 	x.parkedIs("[rights 1 app2 refused 1 app1]", "[app1:b:c:refused refused r app2:b:c:1  1 app2:b:c:2 rights 2 app1:b:c:later  l]")
 	x.grant()
 	x.setAside(0)
-	if err := x.Settle(t.Context(), firings); err != nil {
+	if err := x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 		t.Fatal(err)
 	}
 	x.parkedIs("[]", "[app2:b:c:1  1 app2:b:c:2  2 app1:b:c:later  l]") // two are firing

@@ -38,7 +38,7 @@ func TestReleasedAndGivenBack(t *testing.T) {
 				if f := firings[0]; int64(f.Due) != want || f.Held != (kind == schedule.ResumeDead) || f.MayBeStored {
 					t.Errorf("it is due at %d, want %d: %+v", f.Due, want, f)
 				}
-				if err := x.Release(t.Context(), firings); err != nil {
+				if err := x.Release(t.Context(), schedule.Outcomes(schedule.OutcomeGivenBack, firings...)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -95,7 +95,7 @@ func TestShiftNeverSharesAnID(t *testing.T) {
 		both := x.claims(k+" deadline payload of "+k, k+" deadline newer")
 		slices.SortFunc(both, func(a, b schedule.Firing) int { return int(a.Due - b.Due) })
 		newer := both[1]
-		if err := errors.Join(x.Release(t.Context(), both[:1]), x.Settle(t.Context(), both[1:])); err != nil {
+		if err := errors.Join(x.Release(t.Context(), schedule.Outcomes(schedule.OutcomeGivenBack, both[:1]...)), x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, both[1:]...))); err != nil {
 			t.Fatal(err)
 		}
 		x.hold("app1")
@@ -112,7 +112,7 @@ func TestShiftNeverSharesAnID(t *testing.T) {
 		due, _ := x.do("FCALL", "timer_set", 1, k, "newer", "PX", 20).(int64)
 		x.awaitClock(max(int64(l.Now)+60, due))
 		firings := x.claims(k + " deadline newer")
-		if err := x.Settle(t.Context(), firings); err != nil {
+		if err := x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 			t.Fatal(err)
 		}
 		newer := firings[0]

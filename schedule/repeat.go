@@ -14,8 +14,8 @@ import (
 // errNoOccurrence says why a repetition cannot begin.
 var errNoOccurrence = errors.New("no such time in the next eight years, or before its end")
 
-// follow returns what follows the firing of an occurrence, or the first one of a repetition that is to be planned, at the moment.
-func (s *Schedule) follow(f *Firing) (cron.Step, error) {
+// follow returns the step after a firing, at the moment: to occurrence number next, the first one of a repetition without a plan.
+func (s *Schedule) follow(f *Firing, next int64) (cron.Step, error) {
 	o := f.Occurrence
 	spec, err := s.specs.Parse(o.Repeat)
 	if err != nil {
@@ -23,7 +23,7 @@ func (s *Schedule) follow(f *Firing) (cron.Step, error) {
 	}
 	r := o.Rule()
 	r.Spec = spec
-	step := r.After(o.repetition.nominal.Time(), o.next(f)-1, f.Now())
+	step := r.After(o.repetition.nominal.Time(), next-1, f.Now())
 	if !step.Due.IsZero() {
 		step.Due, _ = o.fired.next(&r, step.Due.Add(-time.Millisecond))
 	}
@@ -36,13 +36,13 @@ func (s *Schedule) follow(f *Firing) (cron.Step, error) {
 // What settle_repeat takes for a due time where there is none.
 const nothingFollows, planAgain = 0, -1
 
-// arming returns when what follows a firing is due, as settle_repeat takes it. Where this timerd cannot tell, it is planned
-// again, by another one or else as a dead letter.
-func (s *Schedule) arming(f *Firing) (int64, cron.Step) {
-	if f.Fault != "" {
+// arming returns the due time of the occurrence after a firing, as settle_repeat takes it. An occurrence that this timerd
+// cannot compute is planned again, by another one or else as a dead letter.
+func (s *Schedule) arming(o *Outcome) (int64, cron.Step) {
+	if o.firing.Fault != "" {
 		return nothingFollows, cron.Step{}
 	}
-	step, err := s.follow(f)
+	step, err := s.follow(&o.firing, o.next())
 	switch {
 	case err != nil:
 		return planAgain, cron.Step{}
@@ -52,12 +52,13 @@ func (s *Schedule) arming(f *Firing) (int64, cron.Step) {
 	return step.Due.UnixMilli(), step
 }
 
-// next returns the number of the occurrence that follows a firing.
-func (o *Occurrence) next(f *Firing) int64 {
-	if o.toPlan || f.Unfired {
-		return o.Number
+// next returns the number of the occurrence after the firing.
+func (o *Outcome) next() int64 {
+	current := o.firing.Occurrence
+	if current.toPlan || o.Kind == OutcomeUnfired {
+		return current.Number
 	}
-	return o.Number + 1
+	return current.Number + 1
 }
 
 // takePlans takes what is to be planned out of claimed firings, and adds it to plans. What cannot be planned stays, with its Fault.
@@ -68,7 +69,7 @@ func (s *Schedule) takePlans(firings, plans []Firing) (left, all []Firing) {
 	left = make([]Firing, 0, len(firings))
 	for _, f := range firings {
 		if isToPlan(f) {
-			_, err := s.follow(&f)
+			_, err := s.follow(&f, f.Occurrence.Number)
 			if err == nil {
 				plans = append(plans, f)
 				continue
@@ -87,18 +88,18 @@ func isToPlan(f Firing) bool { return f.Occurrence != nil && f.Occurrence.toPlan
 const repeatPerCall, repeatBytesPerCall = 32, 200_000
 
 // settleRepeating settles firings of timers that repeat, and arms what follows them.
-func (s *Schedule) settleRepeating(ctx context.Context, firings []Firing) PartError {
-	steps, dues := make([]cron.Step, len(firings)), make([]int64, len(firings))
+func (s *Schedule) settleRepeating(ctx context.Context, outcomes []Outcome) PartError {
+	steps, dues := make([]cron.Step, len(outcomes)), make([]int64, len(outcomes))
 	args := func(i int) []any {
-		f := &firings[i]
-		dues[i], steps[i] = s.arming(f)
-		return []any{f.Ref, dues[i], f.Occurrence.next(f), f.Occurrence.repetition.serial, steps[i].Skipped}
+		o := &outcomes[i]
+		dues[i], steps[i] = s.arming(o)
+		return []any{o.Ref, dues[i], o.next(), o.firing.Occurrence.repetition.serial, steps[i].Skipped}
 	}
-	return s.onEach(ctx, s.step("settle_repeat"), firings, batch{repeatPerCall, repeatBytesPerCall}, args, func(reply *redis.Cmd, members []int) error {
+	return s.onEach(ctx, s.step("settle_repeat"), outcomes, batch{repeatPerCall, repeatBytesPerCall}, args, func(reply *redis.Cmd, members []int) error {
 		done, err := ReadReply(reply, len(members), 0)
 		for j, m := range members {
 			if err == nil && done.Int(j) == 1 {
-				s.tellArmed(&firings[m], dues[m], steps[m].Skipped)
+				s.tellArmed(&outcomes[m].firing, dues[m], steps[m].Skipped)
 			}
 		}
 		return err

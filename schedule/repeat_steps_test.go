@@ -74,7 +74,7 @@ func TestOccurrenceIsSettledByTwo(t *testing.T) {
 		for i := range 4 {
 			s := schedule.New(x.rdb, 1000)
 			wg.Go(func() {
-				if err := s.Settle(t.Context(), []schedule.Firing{[]schedule.Firing{late[0], again}[i%2]}); err != nil {
+				if err := s.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, []schedule.Firing{late[0], again}[i%2])); err != nil {
 					t.Error(err)
 				}
 			})
@@ -280,11 +280,14 @@ func TestResumesOfOccurrences(t *testing.T) {
 			x.awaitClock(index)
 		}
 		f := x.occurs("every 1m0s 1 p")
-		f.Unfired = f.Held
 		if f.Held != (kind == schedule.ResumeDead) {
 			t.Errorf("%s: held: %v", kind, f.Held)
 		}
-		x.settle(f)
+		outcome := schedule.OutcomeFired
+		if f.Held {
+			outcome = schedule.OutcomeUnfired
+		}
+		x.settleAs(f, outcome)
 		x.nextIs(first+60000, fmt.Sprintf("payload p state pending late 50 repeat every 1m0s occurrence %d", number))
 	}
 }

@@ -37,10 +37,16 @@ func (x *index) occurs(want string) schedule.Firing {
 	return f
 }
 
-// settle settles a firing.
+// settle settles a firing that NATS has.
 func (x *index) settle(f schedule.Firing) {
 	x.t.Helper()
-	if err := x.Settle(x.t.Context(), []schedule.Firing{f}); err != nil {
+	x.settleAs(f, schedule.OutcomeFired)
+}
+
+// settleAs settles a firing with an outcome.
+func (x *index) settleAs(f schedule.Firing, kind schedule.OutcomeKind) {
+	x.t.Helper()
+	if err := x.Settle(x.t.Context(), schedule.Outcomes(kind, f)); err != nil {
 		x.t.Fatal(err)
 	}
 }
@@ -411,8 +417,7 @@ func TestUnfiredOccurrenceIsNotCounted(t *testing.T) {
 	x := newIndex(t)
 	x.awaitClock(x.repeats("p", "EVERY", 100, "TIMES", 1))
 	f := x.occurs("every 100ms 1 p")
-	f.Unfired = true
-	x.settle(f)
+	x.settleAs(f, schedule.OutcomeUnfired)
 	index, _ := x.pendingAt()
 	x.awaitClock(index)
 	x.settle(x.occurs("every 100ms 1 p"))

@@ -28,7 +28,7 @@ func (x *index) setAhead(clock *lab.Clock, by time.Duration) {
 func (x *index) settleAll() (settled int) {
 	x.t.Helper()
 	firings := x.claimFor(lease).Firings
-	if err := x.Settle(x.t.Context(), firings); err != nil {
+	if err := x.Settle(x.t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 		x.t.Fatal(err)
 	}
 	return len(firings)

@@ -46,7 +46,7 @@ func TestRetryIsAnOrdinaryTimer(t *testing.T) {
 	if firings[0].Attempt != 2 {
 		t.Errorf("attempt %d, want 2", firings[0].Attempt)
 	}
-	if err := x.Settle(t.Context(), firings); err != nil {
+	if err := x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 		t.Fatal(err)
 	}
 	if got := x.retry("id1", due+5000, 2, "p"); got != -1 {
@@ -97,7 +97,7 @@ func TestRetryWaitsBesideANewerTimer(t *testing.T) {
 		if len(firings) != 2 || !seen[k+" deadline newer"] || !seen[k+" deadline old"] || len(ids) != 2 {
 			t.Fatalf("%v: fired %q, want both, under different due times", newer, said)
 		}
-		if err := x.Settle(t.Context(), firings); err != nil {
+		if err := x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 			t.Fatal(err)
 		}
 		x.isEmpty()
@@ -171,7 +171,7 @@ func TestRetryNeverSharesAnID(t *testing.T) {
 				if when != "due" {
 					firings, _ := x.claimOnce()
 					if when == "settled" {
-						if err := x.Settle(t.Context(), firings); err != nil {
+						if err := x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 							t.Fatal(err)
 						}
 					}

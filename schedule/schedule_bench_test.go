@@ -68,7 +68,7 @@ func BenchmarkClaim(b *testing.B) {
 			b.StartTimer()
 			firings := x.take(n)
 			b.StopTimer()
-			if err := x.Settle(b.Context(), firings); err != nil {
+			if err := x.Settle(b.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 				b.Fatal(err)
 			}
 			b.StartTimer()
@@ -83,7 +83,7 @@ func BenchmarkSettle(b *testing.B) {
 			x.setDue(n)
 			firings := x.take(n)
 			b.StartTimer()
-			if err := x.Settle(b.Context(), firings); err != nil {
+			if err := x.Settle(b.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 				b.Fatal(err)
 			}
 		}

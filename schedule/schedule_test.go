@@ -317,7 +317,7 @@ func TestLostEventsHealAtTheClaim(t *testing.T) {
 			x.awaitClock(due + c.wait)
 			firings, got := x.claimOnce()
 			late := x.redisNow() - due - c.wait
-			if err := x.Settle(t.Context(), firings); err != nil {
+			if err := x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 				t.Fatal(err)
 			}
 			// That a deletion nobody heard of fires is a known limit; and so does a

@@ -48,8 +48,9 @@ func TestClaimsByAClockThatWasAhead(t *testing.T) {
 	}
 	pause := func(firing schedule.Firing, pause time.Duration, stored bool) {
 		t.Helper()
-		firing.Pause, firing.MayBeStored = pause, stored
-		if err := x.Release(t.Context(), []schedule.Firing{firing}); err != nil {
+		given := firing.Outcome(schedule.OutcomeGivenBack)
+		given.Pause, given.MayBeStored = pause, stored
+		if err := x.Release(t.Context(), []schedule.Outcome{given}); err != nil {
 			t.Fatal(err)
 		}
 	}

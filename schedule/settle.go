@@ -12,13 +12,13 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Settle forgets firings that NATS has acknowledged, even if another timerd has claimed them since. For timers that
+// Settle forgets firings with the outcomes fired and unfired, even if another timerd has claimed them since. For timers that
 // repeat, the same step sets the next occurrence. It is safe to repeat; after an error it may or may not have happened.
 // An error for only some of the firings is a *PartError.
-func (s *Schedule) Settle(ctx context.Context, firings []Firing) error {
-	single, repeating := firings, []Firing(nil)
-	if slices.ContainsFunc(firings, isRepeating) {
-		single, repeating = split(firings)
+func (s *Schedule) Settle(ctx context.Context, outcomes []Outcome) error {
+	single, repeating := outcomes, []Outcome(nil)
+	if slices.ContainsFunc(outcomes, isRepeating) {
+		single, repeating = split(outcomes)
 	}
 	var failed PartError
 	if s.cluster {
@@ -28,18 +28,18 @@ func (s *Schedule) Settle(ctx context.Context, firings []Firing) error {
 	if len(repeating) > 0 {
 		failed.add(s.settleRepeating(ctx, repeating))
 	}
-	if err := failed.of(len(firings)); err != nil {
-		return fmt.Errorf("schedule: settle %d firings: %w", len(firings), err)
+	if err := failed.of(len(outcomes)); err != nil {
+		return fmt.Errorf("schedule: settle %d firings: %w", len(outcomes), err)
 	}
 	return nil
 }
 
-// settleTogether settles firings of a cluster, those of many partitions with each call. It returns those that a server refused, as
-// their slots are moving, and nothing has happened to them.
-func (s *Schedule) settleTogether(ctx context.Context, firings []Firing) (refused []Firing, failed PartError) {
+// settleTogether settles firings of a cluster, many partitions with each call. It returns the firings that a server refused,
+// unchanged, because their slots are moving.
+func (s *Schedule) settleTogether(ctx context.Context, outcomes []Outcome) (refused []Outcome, failed PartError) {
 	var mu sync.Mutex
 	var settling sync.WaitGroup
-	for server, own := range s.byServer(ctx, firings) {
+	for server, own := range s.byServer(ctx, outcomes) {
 		settling.Go(func() {
 			for some := range slices.Chunk(own, perCall) {
 				left, err := s.settleOn(ctx, server, some)
@@ -56,37 +56,38 @@ func (s *Schedule) settleTogether(ctx context.Context, firings []Firing) (refuse
 	return refused, failed
 }
 
-// byServer sorts firings by the server that has their partitions, as far as is known; those of which nothing is known are of no server.
-func (s *Schedule) byServer(ctx context.Context, firings []Firing) map[*redis.Client][]Firing {
-	all := map[*redis.Client][]Firing{}
-	for _, f := range firings {
-		server, err := s.topology.server(ctx, f.Partition)
+// byServer sorts outcomes by the server of their partitions; a server that is not known is nil.
+func (s *Schedule) byServer(ctx context.Context, outcomes []Outcome) map[*redis.Client][]Outcome {
+	all := map[*redis.Client][]Outcome{}
+	for _, o := range outcomes {
+		server, err := s.topology.server(ctx, o.Partition())
 		if err != nil {
 			server = nil
 		}
-		all[server] = append(all[server], f)
+		all[server] = append(all[server], o)
 	}
 	return all
 }
 
-// settleOn settles firings on a server in one call, and returns those that it refused.
-func (s *Schedule) settleOn(ctx context.Context, server *redis.Client, firings []Firing) (refused []Firing, err error) {
+// settleOn settles firings on a server in one call, and returns the refused ones.
+func (s *Schedule) settleOn(ctx context.Context, server *redis.Client, outcomes []Outcome) (refused []Outcome, err error) {
 	if server == nil {
-		return firings, nil
+		return outcomes, nil
 	}
 	var partitions []keys.Partition
-	parts := map[keys.Partition][]Firing{}
-	for _, f := range firings {
-		if parts[f.Partition] == nil {
-			partitions = append(partitions, f.Partition)
+	parts := map[keys.Partition][]Outcome{}
+	for _, o := range outcomes {
+		p := o.Partition()
+		if parts[p] == nil {
+			partitions = append(partitions, p)
 		}
-		parts[f.Partition] = append(parts[f.Partition], f)
+		parts[p] = append(parts[p], o)
 	}
-	args := make([]any, 0, 2*len(partitions)+len(firings))
+	args := make([]any, 0, 2*len(partitions)+len(outcomes))
 	for _, p := range partitions {
 		args = append(args, p.Prefix(), len(parts[p]))
-		for _, f := range parts[p] {
-			args = append(args, f.Ref)
+		for _, o := range parts[p] {
+			args = append(args, o.Ref)
 		}
 	}
 	away, err := s.step("settle").Run(ctx, server, nil, args...).Int64Slice()
@@ -96,16 +97,16 @@ func (s *Schedule) settleOn(ctx context.Context, server *redis.Client, firings [
 	return refused, err
 }
 
-// Release gives claims back, so that any timerd may claim them, at once or after the Pause of each. The next claim
-// learns which of them may be stored. Those that NATS refused are listed as parked until they are settled. Claims that
-// another timerd has taken meanwhile are left alone. It is safe to repeat. Its errors are as those of Settle.
-func (s *Schedule) Release(ctx context.Context, firings []Firing) error {
-	failed := s.onEach(ctx, s.step("release"), firings, batch{perCall, math.MaxInt}, func(i int) []any {
-		f := &firings[i]
-		return []any{f.Ref, int64(f.leaseEnd()), f.Pause.Milliseconds(), f.MayBeStored, f.Refused, f.freed}
+// Release gives claims back, so that any timerd may claim them, at once or after the Pause of each. The next claim learns
+// which events may be stored. Claims that another timerd has taken meanwhile are left alone. It is safe to repeat. Its errors
+// are as those of Settle.
+func (s *Schedule) Release(ctx context.Context, outcomes []Outcome) error {
+	failed := s.onEach(ctx, s.step("release"), outcomes, batch{perCall, math.MaxInt}, func(i int) []any {
+		o := &outcomes[i]
+		return []any{o.Ref, int64(o.firing.leaseEnd()), o.Pause.Milliseconds(), o.MayBeStored, o.Kind == OutcomeRefused, o.firing.freed}
 	}, isDone)
-	if err := failed.of(len(firings)); err != nil {
-		return fmt.Errorf("schedule: release %d firings: %w", len(firings), err)
+	if err := failed.of(len(outcomes)); err != nil {
+		return fmt.Errorf("schedule: release %d firings: %w", len(outcomes), err)
 	}
 	return nil
 }
@@ -117,15 +118,15 @@ const perCall = 256
 // isDone reads a reply that says no more than that it was done.
 func isDone(reply *redis.Cmd, _ []int) error { return reply.Err() }
 
-func isRepeating(f Firing) bool { return f.Occurrence.Repeats() }
+func isRepeating(o Outcome) bool { return o.repeats() }
 
-// split returns those of firings that settle alone, and those of timers that repeat.
-func split(firings []Firing) (single, repeating []Firing) {
-	for _, f := range firings {
-		if isRepeating(f) {
-			repeating = append(repeating, f)
+// split separates the outcomes of timers that repeat.
+func split(outcomes []Outcome) (single, repeating []Outcome) {
+	for _, o := range outcomes {
+		if o.repeats() {
+			repeating = append(repeating, o)
 		} else {
-			single = append(single, f)
+			single = append(single, o)
 		}
 	}
 	return single, repeating

@@ -60,13 +60,14 @@ func TestStates(t *testing.T) {
 	x.stateIs(k, "owed v1") // because of its event
 	firings := x.claims(k + " expired v1")
 	x.stateIs(k, "firing v1")
-	if err := x.Release(t.Context(), firings); err != nil {
+	if err := x.Release(t.Context(), schedule.Outcomes(schedule.OutcomeGivenBack, firings...)); err != nil {
 		t.Fatal(err)
 	}
 	x.stateIs(k, "owed v1")
 	firings = x.claims(k + " expired v1")
-	firings[0].Pause, firings[0].MayBeStored = time.Hour, true
-	if err := x.Release(t.Context(), firings); err != nil {
+	given := firings[0].Outcome(schedule.OutcomeGivenBack)
+	given.Pause, given.MayBeStored = time.Hour, true
+	if err := x.Release(t.Context(), []schedule.Outcome{given}); err != nil {
 		t.Fatal(err)
 	}
 	x.stateIs(k, "firing v1") // nobody knows whether it was published
@@ -75,7 +76,7 @@ func TestStates(t *testing.T) {
 	x.do("PERSIST", k)
 	x.observe(touched(k))
 	x.stateIs(k, "firing v1")
-	if err := x.Settle(t.Context(), firings); err != nil {
+	if err := x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 		t.Fatal(err)
 	}
 	x.stateIs(k, "")
@@ -151,7 +152,7 @@ func (x *index) giveBack(stored bool) {
 	for i := range firings {
 		firings[i].MayBeStored = stored
 	}
-	if err := x.Release(x.t.Context(), firings); err != nil {
+	if err := x.Release(x.t.Context(), schedule.Outcomes(schedule.OutcomeGivenBack, firings...)); err != nil {
 		x.t.Fatal(err)
 	}
 }
@@ -232,7 +233,7 @@ func TestManyAreGivenBack(t *testing.T) {
 	for len(firings) < n {
 		firings = append(firings, x.claimFor(lease).Firings...)
 	}
-	if err := x.Release(t.Context(), firings); err != nil {
+	if err := x.Release(t.Context(), schedule.Outcomes(schedule.OutcomeGivenBack, firings...)); err != nil {
 		t.Fatal(err)
 	}
 	last := firings[n-1].Key.String()
@@ -242,7 +243,7 @@ func TestManyAreGivenBack(t *testing.T) {
 	if got := x.do("FCALL", "timer_cancel", 1, last); got != "cancelled" {
 		t.Errorf("cancel: %v", got)
 	}
-	if err := x.Settle(t.Context(), firings); err != nil {
+	if err := x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -198,7 +198,7 @@ func TestCancelWhileTimersBecomeOwed(t *testing.T) {
 		batches := 0
 		done, err := w.Cancel(t.Context(), of("shop"), func(admin.Cancelled) {
 			if batches++; batches == 1 {
-				if err := w.schedule.Release(t.Context(), claimed[:2]); err != nil {
+				if err := w.schedule.Release(t.Context(), schedule.Outcomes(schedule.OutcomeGivenBack, claimed[:2]...)); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -121,7 +121,7 @@ func (w *world) claim() {
 				}
 				w.fired[name] = became
 			}
-			if err := w.schedule.Settle(w.t.Context(), result.Firings); err != nil {
+			if err := w.schedule.Settle(w.t.Context(), schedule.Outcomes(schedule.OutcomeFired, result.Firings...)); err != nil {
 				w.t.Fatal(err)
 			}
 		}

@@ -127,7 +127,7 @@ func TestCountAndCancel(t *testing.T) {
 	if n := w.left("shop2"); n != 1 {
 		t.Errorf("%d timers of the other app are left", n)
 	}
-	if err := w.schedule.Settle(ctx, claimed.Firings); err != nil {
+	if err := w.schedule.Settle(ctx, schedule.Outcomes(schedule.OutcomeFired, claimed.Firings...)); err != nil {
 		t.Fatal(err)
 	}
 	if done, err := w.Cancel(ctx, of("shop"), ignore); err != nil || done != (admin.Cancelled{}) {

@@ -123,7 +123,7 @@ func TestConsumerDelayHeader(t *testing.T) {
 		f.request(retrySubject, e.AppendJSON(nil), "Timer-Delay", header)
 		if firings := f.schedule.Claim(1, lease); firings[0].Key != e.Key {
 			t.Errorf("%q: fired %s", header, firings[0].Key)
-		} else if err := f.schedule.Settle(t.Context(), firings); err != nil {
+		} else if err := f.schedule.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 			t.Fatal(err)
 		}
 		f.waitEmpty()

@@ -122,7 +122,7 @@ func TestConsumerRetriedAndFiredBeforeItIsDeliveredAgain(t *testing.T) {
 	e := firedEvent("1", 1, []byte("x"))
 	f.request(retrySubject, e.AppendJSON(nil), "Timer-Delay", "1ms")
 	firings := f.schedule.Claim(1, lease)
-	if err := f.schedule.Settle(t.Context(), firings); err != nil {
+	if err := f.schedule.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 		t.Fatal(err)
 	}
 	if firings[0].Attempt != 2 || firings[0].Key != e.Key {

@@ -54,7 +54,7 @@ func TestConsumerPostpones(t *testing.T) {
 	for range times {
 		f.postpone(e, "1ms")
 		firing := f.schedule.Claim(1, lease)[0]
-		if err := f.schedule.Settle(t.Context(), []schedule.Firing{firing}); err != nil {
+		if err := f.schedule.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, firing)); err != nil {
 			t.Fatal(err)
 		}
 		e.Due = firing.Due.Time()
@@ -107,7 +107,7 @@ func TestConsumerDiesBetweenPostponingAndAcknowledging(t *testing.T) {
 	<-set
 	dying.stop()
 	firings := f.schedule.Claim(1, lease)
-	if err := f.schedule.Settle(t.Context(), firings); err != nil {
+	if err := f.schedule.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 		t.Fatal(err)
 	}
 	if f := firings[0]; f.Attempt != 1 || f.Due == schedule.MillisOf(e.Due) {
@@ -199,7 +199,7 @@ func TestOriginOfRetries(t *testing.T) {
 			if e.Replayed = (time.Time{}); firing.Replayed != 0 {
 				e.Replayed = firing.Replayed.Time()
 			}
-			if err := f.schedule.Settle(t.Context(), []schedule.Firing{firing}); err != nil {
+			if err := f.schedule.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, firing)); err != nil {
 				t.Fatal(err)
 			}
 		}

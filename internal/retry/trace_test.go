@@ -38,7 +38,7 @@ func TestTraceOfRetries(t *testing.T) {
 		if parent, _ := event.Trace(firing.TraceParent, firing.Payload); parent != c.parent {
 			t.Errorf("%+v: fires with the trace %q", c, parent)
 		}
-		if err := f.schedule.Settle(t.Context(), []schedule.Firing{firing}); err != nil {
+		if err := f.schedule.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, firing)); err != nil {
 			t.Fatal(err)
 		}
 		e.Attempt = 2

@@ -62,22 +62,22 @@ func (d *deathbed) Publish(ctx context.Context, firings []schedule.Firing) error
 	return err
 }
 
-func (d *deathbed) Settle(ctx context.Context, firings []schedule.Firing) error {
+func (d *deathbed) Settle(ctx context.Context, outcomes []schedule.Outcome) error {
 	if d.isDead() || d.step == "acknowledged" {
 		return d.die()
 	}
-	err := d.Schedule.Settle(ctx, firings)
+	err := d.Schedule.Settle(ctx, outcomes)
 	if d.step == "settled" {
 		return d.die()
 	}
 	return err
 }
 
-func (d *deathbed) Release(ctx context.Context, firings []schedule.Firing) error {
+func (d *deathbed) Release(ctx context.Context, outcomes []schedule.Outcome) error {
 	if d.isDead() {
 		return errDead
 	}
-	return d.Schedule.Release(ctx, firings)
+	return d.Schedule.Release(ctx, outcomes)
 }
 
 // TestDeathAtEachStep kills a timerd between claim and settle, at every step in
