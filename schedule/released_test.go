@@ -2,9 +2,12 @@ package schedule_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
+	"time"
 
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -118,4 +121,38 @@ func TestShiftNeverSharesAnID(t *testing.T) {
 		newer := firings[0]
 		shift(x, schedule.Millis(was), newer.Due, newer)
 	})
+}
+
+// A shifted timer that has moved back for its id waits for the due time of that id. Its wait is no resume's doing, which would end
+// with a clock that was ahead.
+func TestShiftedTimersThatMoveBackWait(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.hold("app1")
+	was := x.becomeDue(k)
+	x.claims()
+	l := x.list()
+	h := *l.Find(namespace(t, "app1"))
+	const by = 2 * time.Hour
+	h.Since, h.Resume = l.Now.Add(-by), &schedule.Resume{Kind: schedule.ResumeShift, At: l.Now}
+	if err := l.Put(t.Context(), h); err != nil {
+		t.Fatal(err)
+	}
+	x.do("FCALL", "timer_set", 1, k, "newer", "PXAT", was+by.Milliseconds())
+	beside := []any{"ZADD", keys.Single.Beside()}
+	for i := range 150 { // no more of them may wait
+		beside = append(beside, 0, fmt.Sprintf("%d:%s:%d.2", len(k), k, 9_000_000_000_000+i))
+	}
+	x.do(beside...)
+	if n := x.release(l, &h, &schedule.Draw{}); n != 1 {
+		t.Fatalf("%d released", n)
+	}
+	if err := x.list().Remove(t.Context(), h.Namespace); err != nil {
+		t.Fatal(err)
+	}
+	x.putRight(0)
+	x.claims()
+	if ahead := x.claimableIn(k); ahead < time.Hour.Milliseconds() {
+		t.Errorf("it fires in %d ms", ahead)
+	}
 }

@@ -178,11 +178,64 @@ func TestRestoringLargeRecordsTakesFewCalls(t *testing.T) {
 		records = append(records, fmt.Sprint("a:b:c:", i), ":v")
 	}
 	x.do(records...)
-	x.do("CONFIG", "RESETSTAT")
-	x.restores(schedule.Restored{Timers: n})
-	var calls int64
-	_, after, _ := strings.Cut(x.rdb.Info(t.Context(), "commandstats").Val(), "cmdstat_evalsha:calls=")
-	if _, err := fmt.Sscanf(after, "%d,", &calls); err != nil || calls > n/20 {
-		t.Errorf("%d calls for %d records, %v", calls, n, err)
+	if calls := x.steps(func() { x.restores(schedule.Restored{Timers: n}) }); calls > n/20 {
+		t.Errorf("%d calls for %d records", calls, n)
 	}
+}
+
+// steps returns how many scripts are run meanwhile. The index needs a server of its own.
+func (x *index) steps(meanwhile func()) (n int64) {
+	x.t.Helper()
+	x.do("CONFIG", "RESETSTAT")
+	meanwhile()
+	_, after, _ := strings.Cut(x.rdb.Info(x.t.Context(), "commandstats").Val(), "cmdstat_evalsha:calls=")
+	if _, err := fmt.Sscanf(after, "%d,", &n); err != nil {
+		x.t.Fatal(err)
+	}
+	return n
+}
+
+// A repetition leaves a tombstone with each occurrence. One whose interval is short goes on.
+func TestLostRepetitionsGoOn(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.repeats("p", "EVERY", brief)
+	x.becomesDue()
+	x.settle(x.occurs("every 2s 1 p"))
+	next, _ := x.pendingAt()
+	x.do("DEL", keys.Single.Due())
+	x.awaitClock(next + 1)
+	x.restores(schedule.Restored{Timers: 1})
+	x.occurs("every 2s 2 p")
+}
+
+// A repetition whose key is deleted while due has lost it is over, though an occurrence of it is still to be settled.
+func TestDeletedRepetitionsStayAway(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.repeats("p", "EVERY", 60000)
+	x.becomesDue()
+	f := x.occurs("every 1m0s 1 p")
+	x.do("SET", k, "moved", "PX", 60000)
+	x.observe(touched(k))
+	x.do("DEL", keys.Single.Due(), k)
+	x.observe(gone(k))
+	x.settle(f)
+	x.isOver()
+}
+
+// While due has lost large timers, a claim that finds nothing leaves the mark that there are some.
+func TestClaimsKeepTheMarkOfLostLargeTimers(t *testing.T) {
+	t.Parallel()
+	rdb := servers.client(t)
+	x := newIndexFor(t, rdb, rdb, 256<<10)
+	x.do("FCALL", "timer_set", 1, k, strings.Repeat("x", 20<<10), "PX", 60000)
+	x.do("DEL", keys.Single.Due())
+	if c := x.ClaimInFull(t.Context(), schedule.ClaimRequest{Partition: keys.Single}, lease); c.Err != nil || len(c.Firings) != 0 {
+		t.Errorf("%+v", c)
+	}
+	if x.do("HEXISTS", keys.Single.Data(), ":l:") != int64(1) {
+		t.Error("the mark is gone")
+	}
+	x.restores(schedule.Restored{Timers: 1})
 }

@@ -181,3 +181,24 @@ func TestIsBehind(t *testing.T) {
 		}
 	}
 }
+
+// Pauses that a clock that is right has made are not even looked at, however many there are.
+func TestPausesOfARightClockAreNotLookedAt(t *testing.T) {
+	t.Parallel()
+	rdb := testenv.Redis(t).Client()
+	x := newIndexFor(t, rdb, rdb, 1000)
+	const parked = 1000
+	scores, records := []any{"ZADD", keys.Single.Firing()}, []any{"HSET", keys.Single.FiringData()}
+	for i := range parked {
+		ref := fmt.Sprintf("%d::a:b:c:%d", x.redisNow(), i)
+		scores, records = append(scores, fmt.Sprint(x.redisNow()+50_000, ".5"), ref), append(records, ref, ":v")
+	}
+	x.do(scores...)
+	x.do(records...)
+	for range 2 { // the first time the scripts are loaded
+		x.do("ZADD", keys.Single.Fired(), x.redisNow()+3600_000, "a:b:c:fired")
+		if calls := x.steps(func() { x.putRight(0) }); calls > 4 {
+			t.Errorf("%d calls", calls)
+		}
+	}
+}

@@ -58,6 +58,7 @@ The record of a contested timer is <due><flags>/<record>, with the flags
   !  the timer counts as run out    ?  it is unconfirmed
 The field :l: of data says that data or firingdata may have large records, and :?: until
 when timers may be contested at the latest. The field :h: is the list of holds (hold.lua).
+A field that is of no timer is in meta.lua, too.
 
 A tombstone is one of
   key          a timer that lately fired

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom,allow-cross-slot-keys
--- include: limits scores clock index hold common move publish_claimed owed score budget fire beside free_due payload contest parked
+-- include: limits scores clock index meta hold common move publish_claimed owed score budget fire beside free_due payload contest parked
 --[[ claim claims firings for a lease, in this order: what is owed, what was claimed by
 somebody whose lease ran out, and what is due. What is held it moves to where no claim
 looks, but for what may have been published. It also removes old tombstones.
@@ -322,7 +322,8 @@ end
 out[3] = head()
 local lease = tonumber(redis.call('ZRANGE', firing_key, 0, 0, 'WITHSCORES')[2])
 -- Records without a member in due or firing are put back by a sweep, which has to know whether they are large.
-if out[3] == -1 and not lease and redis.call('HLEN', data_key) <= 3 and redis.call('EXISTS', firingdata_key) == 0 then
+local fields = out[3] == -1 and not lease and redis.call('HLEN', data_key) or 0
+if fields > 0 and without_meta(data_key, fields) == 0 and redis.call('EXISTS', firingdata_key) == 0 then
   redis.call('HDEL', data_key, ':l:', ':?:')
 end
 if lease and (out[3] == -1 or lease < out[3]) then out[3] = lease end

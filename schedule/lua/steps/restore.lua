@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- include: scores clock index hold common owed announce budget payload contest
+-- include: scores clock index meta hold common owed announce budget payload contest
 --[[ restore brings one page of a partition's index into order again, after somebody has removed keys
 or members of it. Each timer has a member in due and a record in data, each firing one in firing
 and one in firingdata. Where one of the two is missing, the other one makes up for it. A timer
@@ -20,11 +20,12 @@ open(KEYS[1])
 local lease_end = int(now + tonumber(ARGV[4]))
 local restored, bare, dropped, unknown = 0, 0, 0, 0
 local _, is_held = read_holds(redis.call('HGET', data_key, ':h:') or nil)
--- The fields of data that are of no timer.
-local META = { [':l:'] = true, [':?:'] = true, [':h:'] = true }
 
 -- How many entries one command is about, and how many firings are looked at for one of a key.
 local MANY, MOST_FIRINGS = 100, 1000
+
+local is_meta = {}
+for i = 1, #META do is_meta[META[i]] = true end
 
 -- is_timer reports whether a member without a due time can be that of a timer.
 local function is_timer(member)
@@ -38,7 +39,7 @@ local function missing_in(set, page, restore_one)
     for i = first, math.min(first + 2 * MANY, #page + 1) - 1, 2 do names[#names + 1] = page[i] end
     local scores = redis.call('ZMSCORE', set, unpack(names))
     for i = 1, #names do
-      if not scores[i] and not META[names[i]] then restore_one(names[i], page[first + 2 * i - 1]) end
+      if not scores[i] and not is_meta[names[i]] then restore_one(names[i], page[first + 2 * i - 1]) end
     end
   end
 end
@@ -85,7 +86,7 @@ local function restore_timer(member, record)
   if not due then
     cancel_pending(member)
     dropped = dropped + 1
-  elseif due == now and not is_repeating(record) and redis.call('ZSCORE', fired_key, member) and fires_already(member, record) then
+  elseif due == now and redis.call('ZSCORE', fired_key, member) and fires_already(member, record) then
     redis.call('HDEL', data_key, member)
     dropped = dropped + 1
   else

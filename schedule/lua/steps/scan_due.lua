@@ -1,5 +1,5 @@
 #!lua flags=allow-oom,allow-cross-slot-keys,no-writes
--- include: names scores clock
+-- include: names scores clock meta
 --[[ scan_due looks for due timers in many partitions of one server of a cluster. It
 writes nothing.
 ARGV    1  up to when, in ms from now, what is due counts
@@ -23,9 +23,7 @@ local function first(key) return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHS
 local function lost(prefix, pending, firing)
   local data = prefix .. 'data'
   local more = redis.call('HLEN', data) - pending
-  if more ~= 0 then -- the fields that are of no timer
-    for _, field in ipairs({ ':l:', ':?:', ':h:' }) do more = more - redis.call('HEXISTS', data, field) end
-  end
+  if more ~= 0 then more = without_meta(data, more) end
   return math.abs(more) + math.abs(redis.call('HLEN', prefix .. 'firingdata') - firing)
 end
 
