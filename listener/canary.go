@@ -158,6 +158,13 @@ func (c *canary) flowing() bool {
 	return len(c.flows) > 0
 }
 
+// came reports whether an event of a canary came in this session.
+func (c *canary) came(event string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.flows[event]
+}
+
 // run sends canaries until ctx ends or none of their events comes any more; it
 // returns why. flagsErr says why flags could not be switched on, if so.
 func (c *canary) run(ctx context.Context, flagsErr error) error {

@@ -107,8 +107,7 @@ func (l *Listener) Run(ctx context.Context) {
 
 	retry := backoff.Backoff{Policy: backoff.Policy{First: firstPause, Longest: longestPause}, Logger: l.Logger}
 	for {
-		began := time.Now()
-		err := l.follow(ctx)
+		expiry, err := l.follow(ctx)
 		l.hints.flush() // before anything is said to be heard from then on
 		if ctx.Err() != nil {
 			return
@@ -118,7 +117,7 @@ func (l *Listener) Run(ctx context.Context) {
 			l.reported.incomplete = true
 			l.coverage.SetComplete(false)
 		}
-		if time.Since(began) > 2*l.CanaryTimeout {
+		if expiry { // the subscription worked, so its loss is the first of a row
 			retry.Succeed()
 		}
 		if !backoff.Sleep(ctx, retry.Fail("keyspace events do not flow; subscribing again", err)) {
@@ -127,8 +126,9 @@ func (l *Listener) Run(ctx context.Context) {
 	}
 }
 
-// follow follows the events by one subscription until something ends it. It returns why.
-func (l *Listener) follow(ctx context.Context) error {
+// follow follows the events by one subscription until something ends it. It returns whether a canary's expiry was heard, and why
+// it ended.
+func (l *Listener) follow(ctx context.Context) (expiry bool, err error) {
 	s := session{
 		rdb: l.rdb, db: l.db, namespaces: l.namespaces, evidence: l.node, directory: l.node, hints: l.hints, coverage: l.coverage, reported: &l.reported, log: l.Logger,
 		onWake: l.OnWake, onClaimed: l.OnClaimed, onSet: l.OnSet, onRefused: l.OnRefused, lag: l.Lag,
@@ -140,5 +140,6 @@ func (l *Listener) follow(ctx context.Context) error {
 	}
 	s.canary.subscribe = s.moveCanaries
 	s.canary.begin(l.node.AnyPartition(), l.instance)
-	return s.run(ctx)
+	err = s.run(ctx)
+	return s.canary.came(expired), err
 }

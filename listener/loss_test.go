@@ -179,6 +179,28 @@ func via(t testing.TB, proxy *testenv.Proxy) *redis.Client {
 	return through
 }
 
+// Each loss of a subscription that worked is the first one: the next session begins as soon, however many there were before.
+func TestSubscribesAtOnceEachTime(t *testing.T) {
+	t.Parallel()
+	rdb := testenv.Redis(t).Client()
+	var logs testenv.Output
+	r := listen(t, rdb, rdb, "*", func(l *listener.Listener) {
+		l.CanaryInterval, l.CanaryTimeout, l.Logger = 50*time.Millisecond, bound, logs.Logger()
+	})
+	const losses = 3
+	for range losses {
+		r.healthy()
+		before := commandCalls(t, rdb, "set") // a canary is sent once the one before it has run out
+		testenv.Eventually(t, bound, func() bool { return commandCalls(t, rdb, "set") > before+3 }, "some canaries")
+		n := r.gapsSeen()
+		rdb.ClientKillByFilter(t.Context(), "TYPE", "pubsub")
+		r.gapAfter(n)
+	}
+	if first := strings.Count(logs.String(), "attempt=1 "); first != losses { // a second attempt only logs another error
+		t.Errorf("%d losses in %d, want each to be the first of a row:\n%s", first, losses, logs.String())
+	}
+}
+
 // As long as a black hole lasts nobody may think that events flow, and what it held back may never come.
 func TestNoticesABlackHole(t *testing.T) {
 	t.Parallel()
