@@ -81,9 +81,11 @@ core() {
 }
 
 server() {
+  PACKAGES=1
+  PARALLEL=3
   step "go build" programs
   step "go test" tested "${ALWAYS[@]}" ./schedule ./listener ./client ./internal/rights ./internal/doctor \
-    ./test/system/core ./test/system/cluster
+    ./test/system/core ./test/system/cluster # in each of them clusters
 }
 
 quick() {

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
@@ -144,13 +146,28 @@ func TestFlushForgetsAll(t *testing.T) {
 	s := system.New(t)
 	s.Start()
 	c := s.Collect()
-	s.Do("FCALL", "timer_set", 1, "a:b:c:1", "v", "PX", 1500)
-	due := s.Expires("a:b:c:2", "SET", "a:b:c:2", "v", "PX", 1500)
-	s.Do("FLUSHALL")
-	s.Do("FCALL", "timer_set", 1, "a:b:c:3", "after", "PX", 800)
-	s.Expect(c, "a:b:c:3=after")
-	s.After(due)
+	s.Do("FCALL", "timer_set", 1, "a:b:c:1", "v", "EX", 3600)
+	s.Do("SET", "a:b:c:2", "v", "EX", 3600)
+	s.Adopted("a:b:c:2")
+	var due *redis.Cmd
+	_, err := s.RDB.TxPipelined(t.Context(), func(pipe redis.Pipeliner) error { // none is due before all is flushed
+		due = pipe.FCall(t.Context(), "timer_set", []string{"a:b:c:3"}, "v", "PX", 500)
+		pipe.Set(t.Context(), "a:b:c:4", "v", 500*time.Millisecond)
+		pipe.FlushAll(t.Context())
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Do("FCALL", "timer_set", 1, "a:b:c:5", "after", "PX", 800)
+	s.Expect(c, "a:b:c:5=after")
+	s.After(due.Val().(int64))
 	c.Stays(1, 300*time.Millisecond)
+	for _, key := range []string{"a:b:c:1", "a:b:c:2"} {
+		if got := s.Do("FCALL_RO", "timer_get", 1, key); got != nil {
+			t.Errorf("%s is still there: %v", key, got)
+		}
+	}
 	s.Settled()
 }
 

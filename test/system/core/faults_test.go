@@ -311,8 +311,10 @@ func TestDowntime(t *testing.T) {
 	for _, payload := range []string{"s", "again"} {
 		s.After(s.Do("FCALL", "timer_set", 1, "a:b:c:set", payload, "PX", 300).(int64))
 	}
-	s.Do("SET", "a:b:c:plain", "q", "PX", 4000)
+	s.Do("SET", "a:b:c:plain", "q", "EX", 3600) // however long the start takes
 	p = s.Start()
+	s.Adopted("a:b:c:plain")
+	s.Do("PEXPIRE", "a:b:c:plain", 500)
 	s.Expect(c, "a:b:c:adopted=p", "a:b:c:set=s", "a:b:c:set=again", "a:b:c:plain=q")
 	s.Settled()
 	p.Stop()
