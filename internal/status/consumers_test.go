@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/cron"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
@@ -70,12 +71,15 @@ func TestConsumersAndLetters(t *testing.T) {
 		}
 	}
 	dead(keys.Key{App: "shop", Module: "a", Type: "süß", ID: "1"}, "late: 1s", "")
+	_, zone := cron.At("@daily", "Europe/Berln")
+	dead(keys.Key{App: "shop", Module: "a", Type: "daily", ID: "1"}, event.ReasonRepeat+zone.Error(), "")
 	dead(key, "exhausted", "404")
 	dead(key, "exhausted", "500 Internal Server Error")
 	x.publish("timers.dead.odd")
 
 	r = x.report()
-	expect(t, r, "warn dead letters in TIMERS_DEAD: 4")
+	expect(t, r, "warn dead letters in TIMERS_DEAD: 5",
+		`warn a repetition of shop:a:daily has ended: zone "Europe/Berln" is not in the time zone database: did you mean Europe/Berlin?`)
 	c := r.NATS.Consumers[0]
 	if c.Name != "mine" || c.Waiting != 2 || c.Working != 1 || c.Redelivered != 1 || c.Failed == nil || *c.Failed != 5 {
 		t.Errorf("%+v, failed %v", c, c.Failed)
@@ -87,7 +91,8 @@ func TestConsumersAndLetters(t *testing.T) {
 	for _, l := range r.NATS.Letters {
 		letters = append(letters, fmt.Sprintf("%s %d %q %q %t", l.Namespace, l.Letters, l.Reason, l.Error, l.Last.IsZero()))
 	}
-	want := `pay:a:b 2 "exhausted" "500 Internal Server Error" false; timers.dead.odd 1 "" "" false; shop:a:s%C3%BC%C3%9F 1 "late: 1s" "" false`
+	want := `pay:a:b 2 "exhausted" "500 Internal Server Error" false; timers.dead.odd 1 "" "" false; ` +
+		`shop:a:daily 1 "repeat: zone \"Europe/Berln\" is not in the time zone database: did you mean Europe/Berlin?" "" false; shop:a:s%C3%BC%C3%9F 1 "late: 1s" "" false`
 	if got := strings.Join(letters, "; "); got != want {
 		t.Errorf("letters %s, want %s", got, want)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
@@ -207,12 +208,23 @@ func checkCounting(f *facts, p *diag.Findings) {
 	}
 }
 
-// checkLetters reports dead letters.
+// checkLetters reports dead letters, and why repetitions have ended: the reason names the zone that was probably meant.
 func checkLetters(f *facts, p *diag.Findings) {
-	if f.nats != nil && f.nats.DeadLetters != nil && *f.nats.DeadLetters > 0 {
-		p.Warn("look at them, then run timerd dead replay or timerd dead purge: timerd dead ls", "dead letters in %s: %d", f.Streams.DeadStream(), *f.nats.DeadLetters)
+	if f.nats == nil || f.nats.DeadLetters == nil || *f.nats.DeadLetters == 0 {
+		return
+	}
+	p.Warn("look at them, then run timerd dead replay or timerd dead purge: timerd dead ls",
+		"dead letters in %s: %d", f.Streams.DeadStream(), *f.nats.DeadLetters)
+	for _, l := range f.nats.Letters {
+		if why, ended := strings.CutPrefix(l.Reason, event.ReasonRepeat); ended {
+			p.Warn("look which one it is, and set it again with timerd repeat: timerd dead ls "+l.Namespace,
+				"a repetition of %s has ended: %s", l.Namespace, cleanUpTo(mostReason, why))
+		}
 	}
 }
+
+// mostReason bounds the bytes of a dead letter's reason in a finding.
+const mostReason = 250
 
 // backlog returns how many messages wait for room in a stream, as far as that is known.
 func (f *facts) backlog(stream string) int64 {
