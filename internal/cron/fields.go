@@ -2,6 +2,7 @@ package cron
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -100,12 +101,17 @@ func spellOut(words []string) ([]string, error) {
 		}
 	}
 	text := strings.Join(words, " ")
-	interval, isInterval := strings.CutPrefix(text, "@every ")
 	switch zone := zoneIn(words); {
 	case zone != "":
 		return nil, fmt.Errorf("cron expression %q: the zone stands apart: TZ %s (--tz, tz:)", text, zone)
-	case isInterval:
-		return nil, fmt.Errorf("cron expression %q: an interval is no cron expression: want EVERY in milliseconds (--every %s, every: %s)", text, interval, interval)
+	case len(words) > 1 && strings.EqualFold(words[0], "@every"):
+		interval := strings.Join(words[1:], " ")
+		if !durations().MatchString(interval) {
+			interval = "5m"
+		}
+		return nil, fmt.Errorf(
+			"cron expression %q: an interval is no cron expression: want EVERY in milliseconds (such as --every %s, every: %s)",
+			text, interval, interval)
 	case strings.HasPrefix(text, "@"):
 		return nil, fmt.Errorf("cron expression %q: want @hourly, @daily, @weekly, @monthly or @yearly", text)
 	case len(words) == 5:
@@ -130,14 +136,20 @@ func zoneIn(words []string) string {
 	}
 	area, place, isPlace := strings.Cut(last, "/")
 	_, isDay := weekdayField().number(area)
-	if last == "UTC" || last == "GMT" || isPlace && !isDay && isWord(area) && isWord(place) {
+	isUTC := strings.EqualFold(last, "UTC") || strings.EqualFold(last, "GMT")
+	if isUTC || isPlace && !isDay && isWord(area) && isWord(place) {
 		return last
 	}
 	return ""
 }
 
-// isWord reports whether a text begins with a capital.
-func isWord(text string) bool { return text != "" && text[0] >= 'A' && text[0] <= 'Z' }
+// isWord reports whether a text begins with a letter.
+func isWord(text string) bool {
+	return text != "" && (text[0] >= 'A' && text[0] <= 'Z' || text[0] >= 'a' && text[0] <= 'z')
+}
+
+// durations matches what --every takes of durations, without signs and spaces.
+func durations() *regexp.Regexp { return regexp.MustCompile(`^([0-9]+\.?[0-9]*(ms|[smhd]))+$`) }
 
 // restricted tells whether a field of days leaves any out, by how it is written.
 func restricted(word string) bool { return word != "*" && word != "*/1" }

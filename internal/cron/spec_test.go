@@ -9,87 +9,33 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/internal/cron"
+	"github.com/timerd-io/timerd/internal/testenv"
 )
 
-func TestFaultsNameTheFieldAndWhatIsAllowed(t *testing.T) {
+// Each expression is taken or refused as the table says. TestLibraryReadsExpressionsAsGoDoes holds the library's grammar to it.
+func TestExpressions(t *testing.T) {
 	t.Parallel()
-	for _, test := range []struct{ expression, zone, want string }{
-		{"", "", "has 0 fields: want five (minute, hour, day, month, weekday), or six with the second first"},
-		{"0 9 * *", "", `"0 9 * *" has 4 fields`},
-		{"0 0 9 * * 1 2026", "", "has 7 fields"},
-		{"@dayly", "", `"@dayly": want @hourly, @daily, @weekly, @monthly or @yearly`},
-		{"@daily 5", "", "want @hourly"},
-		{"60 * * * *", "", `minute "60": want * or numbers from 0 to 59, as a list 1,2, a range 1-5 or with a step */5`},
-		{"* 24 * * *", "", `hour "24": want * or numbers from 0 to 23`},
-		{"* * 0 * *", "", `day of month "0": want * or numbers from 1 to 31, as a list 1,2, a range 1-5 or with a step */5, or L for the last day`},
-		{"* * 32 * *", "", `day of month "32"`},
-		{"* * * 13 *", "", `month "13": want * or numbers from 1 to 12 or JAN to DEC`},
-		{"* * * JANUARY *", "", `month "JANUARY"`},
-		{"* * * * 8", "", `day of week "8": want * or numbers from 0 to 7 or SUN to SAT, as a list 1,2, a range 1-5 or with a step */5, or such as 5#2 for the second Friday`},
-		{"60 * * * * *", "", `second "60"`},
-		{"1,,2 * * * *", "", `minute ""`},
-		{"5- * * * *", "", `minute "5-"`},
-		{"-5 * * * *", "", `minute "-5"`},
-		{"+5 * * * *", "", `minute "+5"`},
-		{"0x5 * * * *", "", `minute "0x5"`},
-		{"*5 * * * *", "", `minute "*5"`},
-		{"1-2-3 * * * *", "", `minute "1-2-3"`},
-		{"? * * * *", "", `minute "?"`},
-		{"*/0 * * * *", "", `minute "*/0": a step is a number from 1 to 60;`},
-		{"*/90 * * * *", "", "a step is a number from 1 to 60;"},
-		{"*/ * * * *", "", "a step is a number from 1 to 60;"},
-		{"*/2/3 * * * *", "", "a step is a number from 1 to 60;"},
-		{"* */25 * * *", "", "a step is a number from 1 to 24;"},
-		{"* 22-6 * * *", "", `hour "22-6": a range goes up: write 22-23,0-6;`},
-		{"* 22-6/2 * * *", "", "a range goes up: write 22,0-6/2;"},
-		{"* 21-6/4 * * *", "", "a range goes up: write 21,1-6/4;"},
-		{"* 22-6/0 * * *", "", "a step is a number from 1 to 24;"},
-		{"50-10/25 * * * *", "", "a range goes up: write 50;"},
-		{"* * * * 7-1", "", "a range goes up: write 0-1;"},
-		{"* * * * 7-6/3", "", "a range goes up: write 0-6/3;"},
-		{"* * * * SAT-MON", "", "a range goes up: write SAT,0-MON;"},
-		{"* * * DEC-JAN *", "", "a range goes up: write DEC,1;"},
-		{"* * 25-5/3 * *", "", "a range goes up: write 25-31/3,3;"},
-		{"@every 1m", "", `"@every 1m": an interval is no cron expression: want EVERY in milliseconds (--every 1m, every: 1m)`},
-		{"0 9 * * 1-5 Europe/Berlin", "", `"0 9 * * 1-5 Europe/Berlin": the zone stands apart: TZ Europe/Berlin (--tz, tz:)`},
-		{"0 0 9 * * 1-5 Europe/Berlin", "", "the zone stands apart: TZ Europe/Berlin"},
-		{"@daily America/New_York", "", "the zone stands apart: TZ America/New_York"},
-		{"0 9 * * 1-5 UTC", "", "the zone stands apart: TZ UTC"},
-		{"CRON_TZ=Europe/Berlin 0 9 * * *", "", "the zone stands apart: TZ Europe/Berlin"},
-		{"TZ=UTC 0 9 * * *", "", "the zone stands apart: TZ UTC"},
-		{"* * * * MON/FRI", "", `day of week "MON/FRI"`},
-		{"* * * NOV-FEB *", "", "a range goes up: write NOV-12,1-FEB;"},
-		{"* * L-3 * *", "", `day of month "L-3"`},
-		{"L * * * *", "", `minute "L"`},
-		{"* * * * 5L", "", `day of week "5L"`},
-		{"* * * * 5#6", "", `day of week "5#6": after # comes which one of the month, from 1 to 5, and before it one day;`},
-		{"* * * * 5#0", "", "after # comes"},
-		{"* * * * 1-5#2", "", "after # comes"},
-		{"* * * * 5#", "", "after # comes"},
-		{"* * * * *#1", "", "after # comes"},
-		{strings.Repeat("1,", 200) + "1 * * * *", "", "cron expression of 409 bytes: want at most 256"},
-		{strings.Repeat("x", 100) + " * * * *", "", `minute "` + strings.Repeat("x", 40) + `…"`},
-		{"* * * * *", "Europe/Berln", `zone "Europe/Berln" is not in the time zone database: did you mean Europe/Berlin?`},
-		{"* * * * *", "Berlin", "did you mean Europe/Berlin?"},
-		{"* * * * *", "EUROPE/BERLIN", "did you mean Europe/Berlin?"},
-		{"* * * * *", "Germany/Berlin", "did you mean Europe/Berlin?"},
-		{"* * * * *", "America/NewYork", "did you mean America/New_York?"},
-		{"* * * * *", "Xqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqqq", "want a name such as Europe/Berlin or UTC"},
-		{"0 9 * * 1", "MON", `zone "MON" is not in the time zone database`},
-		{"0 9 * * 1", "JAN-MAR", `zone "JAN-MAR" is not in`},
-		{"* * * * *", "Local", `zone "Local" is not in`},
-		{"* * * * *", "localtime", `zone "localtime" is not in`},
-		{"* * * * *", "../etc/passwd", `is not in`},
-		{"* * * * *", "posix/UTC", `is not in`},
-		{"* * * * *", "Etc/../UTC", `is not in`},
-		{"* * * * *", "Berlin\x1b", `zone "Berlin\x1b" is not in`},
-		{"* * * * *", strings.Repeat("A", 65), "zone of 65 bytes: want at most 64"},
-	} {
-		spec, err := cron.At(test.expression, test.zone)
-		if err == nil || !strings.Contains(err.Error(), test.want) || spec.String() != "" {
-			t.Errorf("%q in %q: %v, want %s", test.expression, test.zone, err, test.want)
+	for _, c := range testenv.CronCases(t, "testdata/expressions.jsonl") {
+		spec, err := cron.At(c.Expression, c.Zone)
+		switch {
+		case c.Fault == "" && err != nil:
+			t.Errorf("%q in %q: %v", c.Expression, c.Zone, err)
+		case c.Fault != "" && (err == nil || !strings.Contains(err.Error(), c.Fault) || spec.String() != ""):
+			t.Errorf("%q in %q: %v, want %s", c.Expression, c.Zone, err, c.Fault)
+		}
+		if err == nil {
+			continue
+		}
+		if proposed := c.Proposed(err); proposed != "" {
+			if _, err := cron.At(proposed, ""); err != nil {
+				t.Errorf("%q: the proposal %q is refused: %v", c.Expression, proposed, err)
+			}
 		}
 	}
+}
+
+func TestBoundsOfRepetitions(t *testing.T) {
+	t.Parallel()
 	for interval, want := range map[time.Duration]string{
 		0: "want from 100ms to 87600h", -time.Hour: "want from 100ms", 99 * time.Millisecond: "interval 99ms: want from 100ms", 87601 * time.Hour: "want from 100ms",
 		1500 * time.Microsecond * 100: "", 100*time.Millisecond + 1: "want whole milliseconds",

@@ -56,15 +56,51 @@ func loadZone(name string) (zone, error) {
 //go:embed zones.txt
 var zoneNames string
 
-// nearestZones returns the zones that were probably meant by a name: some of the same place, else the nearest one; "" if
-// none is like it.
+// shortestGuessed is the length from which on a place is guessed: of three letters, two others make any word.
+const shortestGuessed = 4
+
+// nearestZones returns the zones that were probably meant by a name: some of the same place, or of the place with the
+// nearest name; "" if none is like it. It guesses places alone: PST and EST differ by a letter, and by three hours.
 func nearestZones(name string) string {
+	if zone := fixedZone(name); zone != "" {
+		return zone
+	}
 	names := strings.Fields(zoneNames)
-	same := slices.DeleteFunc(slices.Clone(names), func(zone string) bool { return !strings.EqualFold(path.Base(zone), path.Base(name)) })
-	if len(same) == 0 {
-		return keys.Nearest(name, names)
+	of := func(place string) []string {
+		elsewhere := func(zone string) bool { return !strings.EqualFold(path.Base(zone), place) }
+		return slices.DeleteFunc(slices.Clone(names), elsewhere)
+	}
+	place := path.Base(name)
+	same := of(place)
+	if len(same) == 0 && len(place) >= shortestGuessed {
+		var places []string
+		for _, zone := range names {
+			if area, _, isPlace := strings.Cut(zone, "/"); isPlace && area != "Etc" {
+				places = append(places, path.Base(zone))
+			}
+		}
+		if near := keys.Nearest(place, places); near != "" {
+			same = of(near)
+		}
 	}
 	return strings.Join(same[:min(len(same), 3)], " or ")
+}
+
+// fixedZone returns the zone that is always as many hours ahead of UTC as a name such as UTC+2 says, or "".
+func fixedZone(name string) string {
+	offset, ok := strings.CutPrefix(name, "UTC")
+	if !ok {
+		offset, ok = strings.CutPrefix(name, "GMT")
+	}
+	if !ok || offset == "" {
+		return ""
+	}
+	sign := map[byte]string{'+': "-", '-': "+"}[offset[0]] // POSIX's, the other way round
+	zone := "Etc/GMT" + sign + strings.TrimPrefix(offset[1:], "0")
+	if !slices.Contains(strings.Fields(zoneNames), zone) {
+		return ""
+	}
+	return zone + " (with POSIX's sign)"
 }
 
 // isField reports whether the name of a zone is also a field of an expression, of weekdays or months. Where the two stand beside each

@@ -217,8 +217,14 @@ local function zone_in(words)
   local zone = string.match(words[1], '^CRON_TZ=(.+)') or string.match(words[1], '^TZ=(.+)')
   if zone then return zone end
   local last = words[#words]
-  local area = string.match(last, '^(%u[^/]*)/%u')
-  if last == 'UTC' or last == 'GMT' or area and not field_number(FIELDS.WEEKDAY, area) then return last end
+  local area = string.match(last, '^(%a[^/]*)/%a')
+  local upper = string.upper(last)
+  if upper == 'UTC' or upper == 'GMT' or area and not field_number(FIELDS.WEEKDAY, area) then return last end
+end
+
+-- is_duration reports whether a text is a duration as --every takes it, without signs and spaces.
+local function is_duration(text)
+  return text ~= '' and string.gsub(string.gsub(text, '%d+%.?%d*ms', ''), '%d+%.?%d*[smhd]', '') == ''
 end
 
 -- parse_cron reads an expression. It returns it with one space between its fields, or nil and
@@ -234,9 +240,10 @@ local function parse_cron(expression)
   if meant then return text end
   local zone = zone_in(words)
   if zone then return nil, 'cron expression ' .. quote(text) .. ': the zone stands apart: TZ ' .. zone .. ' (--tz, tz:)' end
-  local interval = string.match(text, '^@every (.*)')
-  if interval then
-    return nil, 'cron expression ' .. quote(text) .. ': an interval is no cron expression: want EVERY in milliseconds (--every '
+  if #words > 1 and string.lower(words[1]) == '@every' then
+    local interval = table.concat(words, ' ', 2)
+    if not is_duration(interval) then interval = '5m' end
+    return nil, 'cron expression ' .. quote(text) .. ': an interval is no cron expression: want EVERY in milliseconds (such as --every '
       .. interval .. ', every: ' .. interval .. ')'
   end
   if string.sub(text, 1, 1) == '@' then
