@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
+
+	"github.com/timerd-io/timerd/keys"
 )
 
 // redrawPage is how many firings of a partition one call looks at: some 0.2 ms.
@@ -23,7 +26,7 @@ func farthest(h *Hold, ahead, atOnce time.Duration) time.Duration {
 }
 
 // Redraw puts timers of a node that got times too far ahead on hold again, so that they get new ones. It returns how
-// many. See DrawnAhead.
+// many. See DrawnAhead. Call Undraw once it has succeeded on all nodes.
 func (l *HoldList) Redraw(ctx context.Context, n *Node, h *Hold, ahead time.Duration) (held int, err error) {
 	ns := h.Namespace
 	err = n.Master().eachChunk(Chunk, func(hashTags []any) error {
@@ -52,4 +55,14 @@ func (l *HoldList) Redraw(ctx context.Context, n *Node, h *Hold, ahead time.Dura
 		return held, fmt.Errorf("schedule: resume %s: hold again what got times by a clock that was ahead: %w", ns, err)
 	}
 	return held, nil
+}
+
+// Undraw begins the times of a resume at a rate anew: no timer has one any more that was drawn by a clock that was ahead.
+// Nothing happens if somebody has drawn times since the list was read.
+func (l *HoldList) Undraw(ctx context.Context, h *Hold) error {
+	args := []any{h.Namespace.String(), strconv.FormatFloat(h.next, 'f', 3, 64)}
+	if err := l.schedule.Run(ctx, l.schedule.step("hold_undraw"), []Call{{Partition: keys.Single, Args: args}})[0].Err(); err != nil {
+		return fmt.Errorf("schedule: resume %s: draw times anew: %w", h.Namespace, err)
+	}
+	return nil
 }

@@ -70,7 +70,7 @@ type Draw struct {
 func (d Draw) Last() Millis { return Millis(d.first - d.interval) }
 
 // Draw reserves the next times of a resume at a rate; no other caller gets them. It returns none if they are further
-// ahead than ahead.
+// ahead than ahead, as also by a clock that was ahead: see DrawnAhead.
 func (l *HoldList) Draw(ctx context.Context, h *Hold, count int, ahead time.Duration) (Draw, error) {
 	s := l.schedule
 	now, err := s.heldClock(ctx)
@@ -78,8 +78,7 @@ func (l *HoldList) Draw(ctx context.Context, h *Hold, count int, ahead time.Dura
 		return Draw{}, err
 	}
 	interval := 1000 / h.Resume.Rate
-	tooFar := now.Add(ahead + AheadBy + time.Duration(float64(count)*interval*float64(time.Millisecond)))
-	args := []any{h.Namespace.String(), int64(now), count, interval, int64(now.Add(ahead)), int64(tooFar)}
+	args := []any{h.Namespace.String(), int64(now), count, interval, int64(now.Add(ahead))}
 	text, err := s.Run(ctx, s.step("hold_draw"), []Call{{Partition: keys.Single, Args: args}})[0].Text()
 	if err == nil && text == "" {
 		return Draw{}, nil

@@ -202,3 +202,53 @@ func TestPausesOfARightClockAreNotLookedAt(t *testing.T) {
 		}
 	}
 }
+
+// Times of a resume at a rate that a clock ahead has drawn are drawn again, although the resume has gone on since the clock is back.
+func TestResumeInProgressByAClockThatWasAhead(t *testing.T) {
+	t.Parallel()
+	x, clock := newIndexWithClock(t)
+	x.hold("a")
+	x.setAhead(clock, time.Hour)
+	x.becomeDue("a:b:c:1", "a:b:c:2", "a:b:c:3")
+	x.claims()
+	const ahead, atOnce = 5 * time.Second, time.Second
+	draw := func(l *schedule.HoldList, h *schedule.Hold, want int) {
+		t.Helper()
+		times, err := l.Draw(t.Context(), h, 3, ahead)
+		if err != nil || times.Left != want {
+			t.Fatalf("%+v, %v: want %d times", times, err, want)
+		}
+		if n := x.release(l, h, &times); n != want {
+			t.Errorf("%d released, want %d", n, want)
+		}
+	}
+	l, h := x.resume("a", schedule.Resume{Kind: schedule.ResumeRate, Rate: 10})
+	draw(l, h, 3)
+	x.setAhead(clock, 0)
+	times, err := l.Draw(t.Context(), h, 3, ahead) // before the list is read again
+	if err != nil || times.Left != 0 {
+		t.Errorf("%+v, %v: want nothing drawn", times, err)
+	}
+	l = x.list()
+	h = l.Find(h.Namespace)
+	if !l.DrawnAhead(h, ahead, atOnce) {
+		t.Error("the times are not those of a clock that was ahead")
+	}
+	if n, err := l.Redraw(t.Context(), x.Node, h, ahead); err != nil || n != 3 {
+		t.Errorf("%d held again, %v; want 3", n, err)
+	}
+	if err := l.Undraw(t.Context(), h); err != nil {
+		t.Fatal(err)
+	}
+	l = x.list()
+	h = l.Find(h.Namespace)
+	if l.DrawnAhead(h, ahead, atOnce) {
+		t.Error("it is to be drawn again and again")
+	}
+	draw(l, h, 3)
+	for i := 1; i <= 3; i++ {
+		if in := x.claimableIn(fmt.Sprint("a:b:c:", i)); in > ahead.Milliseconds() {
+			t.Errorf("timer %d can be claimed in %d ms", i, in)
+		}
+	}
+}

@@ -24,6 +24,9 @@ func (r *releaser) setBack(ctx context.Context, l *schedule.HoldList, h schedule
 			}
 		}
 		delete(r.passes, h.Namespace)
+		if err := l.Undraw(ctx, &h); err != nil {
+			return false, err
+		}
 	}
 	if h.Resume.At <= l.Now.Add(schedule.AheadBy) {
 		return false, nil

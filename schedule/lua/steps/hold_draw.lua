@@ -7,13 +7,10 @@ ARGV    1  the namespace
         3  how many times
         4  the interval between them, in ms, perhaps with a fraction
         5  up to when the first one may lie, in ms: else nothing is drawn
-        6  when no time is, in ms, that was drawn by a clock that was right: what is later does not
-           count
 Returns the first time, as text with a fraction, or an empty text.
 If its reply is lost: the times are drawn, and nothing fires at them. ]]
 local field = ':next:' .. ARGV[1]
-local drawn = tonumber(redis.call('HGET', KEYS[1] .. 'holds', field) or 0)
-local first = math.max(drawn <= tonumber(ARGV[6]) and drawn or 0, tonumber(ARGV[2]))
+local first = math.max(tonumber(redis.call('HGET', KEYS[1] .. 'holds', field) or 0), tonumber(ARGV[2]))
 if first > tonumber(ARGV[5]) then return '' end
 redis.call('HSET', KEYS[1] .. 'holds', field, string.format('%.3f', first + tonumber(ARGV[3]) * tonumber(ARGV[4])))
 return string.format('%.3f', first)
