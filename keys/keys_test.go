@@ -388,3 +388,28 @@ func TestParseFilter(t *testing.T) {
 		}
 	}
 }
+
+// Version 85ce861 wrote quotes, brackets and the like as they are; what it stored stays what it was.
+func TestReadNamespace(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]keys.Namespace{
+		`"shop":'a'`:  {App: `"shop"`, Module: "'a'"},
+		"[a]:(b):<c>": {App: "[a]", Module: "(b)", Type: "<c>"},
+		"a|b:$x:\\":   {App: "a|b", Module: "$x", Type: "\\"},
+		"a%3Bb:%20":   {App: "a;b", Module: " "},
+		"a;b c":       {App: "a;b c"}, // from a file of endpoints
+	} {
+		n, err := keys.ReadNamespace(text)
+		if err != nil || n != want {
+			t.Errorf("%s: %+v, %v; want %+v", text, n, err, want)
+		}
+		if again, err := keys.ParseNamespace(n.String()); err != nil || again != n {
+			t.Errorf("%s: written as %s, which is %+v, %v", text, n, again, err)
+		}
+	}
+	for _, text := range []string{"", "a:", "a:b:c:d", "a*"} {
+		if n, err := keys.ReadNamespace(text); err == nil {
+			t.Errorf("%q: taken for %s", text, n)
+		}
+	}
+}

@@ -33,6 +33,20 @@ func isStray(r rune) bool {
 // ParseNamespace reads app[:module[:type]]; * or a part left out stands for any. Any byte can be written %XX, and quotes,
 // brackets, separators and white space must be. An error of these shows the namespace with them written so.
 func ParseNamespace(s string) (Namespace, error) {
+	n, err := ReadNamespace(s)
+	if err != nil {
+		return Namespace{}, err
+	}
+	if i := strings.IndexFunc(s, isStray); i >= 0 {
+		r, _ := utf8.DecodeRuneInString(s[i:])
+		return Namespace{}, fmt.Errorf("namespace %q: %s stands in no namespace: leave it out (commas divide a list); if keys hold it, write %s", s, nameOf(r), n)
+	}
+	return n, nil
+}
+
+// ReadNamespace reads what String has written and was stored. Earlier versions left quotes, brackets and the like as they
+// are, so it takes these.
+func ReadNamespace(s string) (Namespace, error) {
 	parts := strings.Split(s, ":")
 	if len(parts) > 3 {
 		return Namespace{}, fmt.Errorf("namespace %q: want app[:module[:type]], at most three parts", s)
@@ -60,12 +74,7 @@ func ParseNamespace(s string) (Namespace, error) {
 		}
 		fields[i] = decoded
 	}
-	n := Namespace{App: fields[0], Module: fields[1], Type: fields[2]}
-	if i := strings.IndexFunc(s, isStray); i >= 0 {
-		r, _ := utf8.DecodeRuneInString(s[i:])
-		return Namespace{}, fmt.Errorf("namespace %q: %s stands in no namespace: leave it out (commas divide a list); if keys hold it, write %s", s, nameOf(r), n)
-	}
-	return n, nil
+	return Namespace{App: fields[0], Module: fields[1], Type: fields[2]}, nil
 }
 
 // nameOf returns a character as an error shows it: with its name where nobody would see it.

@@ -75,6 +75,8 @@ type HoldList struct {
 	Generation int64  // grows with each change; 0 if there never was a hold
 	Now        Millis
 	newest     int64 // the newest generation that a copy of the list has
+	// renamed has the names of fields that an earlier version has written otherwise. A change of their hold replaces them.
+	renamed map[keys.Namespace]string
 }
 
 // Find returns the hold on exactly this namespace, or nil if there is none.
@@ -155,14 +157,20 @@ func (s *Schedule) Holds(ctx context.Context) (*HoldList, error) {
 	if err != nil {
 		return nil, fmt.Errorf("schedule: read the holds: %w", s.blame(keys.Single, err))
 	}
-	l := &HoldList{schedule: s, Now: MillisOf(now.Val())}
+	l := &HoldList{schedule: s, Now: MillisOf(now.Val()), renamed: map[keys.Namespace]string{}}
 	l.Generation, _ = strconv.ParseInt(fields.Val()[generationField], 10, 64)
 	for _, name := range slices.Sorted(maps.Keys(fields.Val())) {
 		if strings.HasPrefix(name, ":") {
 			continue
 		}
 		var h Hold
-		n, err := keys.ParseNamespace(name)
+		n, err := keys.ReadNamespace(name)
+		if err == nil && n.String() != name {
+			l.renamed[n] = name
+			if _, ok := fields.Val()[n.String()]; ok {
+				continue
+			}
+		}
 		if err == nil {
 			err = json.Unmarshal([]byte(fields.Val()[name]), &h)
 		}
@@ -170,9 +178,10 @@ func (s *Schedule) Holds(ctx context.Context) (*HoldList, error) {
 			return nil, fmt.Errorf("schedule: the hold of %q in %s cannot be read: %w; a later version may have written it: use that, or remove the field", name, keys.Single.Holds(), err)
 		}
 		h.Namespace = n
-		h.next, _ = strconv.ParseFloat(fields.Val()[nextField+name], 64)
+		h.next, _ = strconv.ParseFloat(fields.Val()[nextField+n.String()], 64)
 		l.Holds = append(l.Holds, h)
 	}
+	slices.SortFunc(l.Holds, byNamespace)
 	s.holding.Store(l.claimGeneration())
 	return l, nil
 }
@@ -205,19 +214,34 @@ func (l *HoldList) Put(ctx context.Context, h Hold) error {
 	if l.Find(h.Namespace) == nil && (len(holds) > MaxHolds || len(next.text()) > maxHoldsBytes) {
 		return fmt.Errorf("hold %s: %w", h.Namespace, ErrTooManyHolds)
 	}
-	return l.write(ctx, holds, h.Namespace.String(), string(said))
+	return l.write(ctx, holds, h.Namespace, string(said))
 }
 
 // Remove takes a hold out of the list, with the errors of Put.
 func (l *HoldList) Remove(ctx context.Context, n keys.Namespace) error {
 	rest := slices.DeleteFunc(slices.Clone(l.Holds), func(o Hold) bool { return o.Namespace == n })
-	return l.write(ctx, rest, n.String(), "")
+	return l.write(ctx, rest, n, "")
 }
 
-// write writes the list as it is to be, with the fields that change, and notes what came of it.
-func (l *HoldList) write(ctx context.Context, holds []Hold, fields ...any) error {
-	slices.SortFunc(holds, func(a, b Hold) int { return strings.Compare(a.Namespace.String(), b.Namespace.String()) })
-	s, next := l.schedule, HoldList{schedule: l.schedule, Holds: holds, Now: l.Now}
+// byNamespace orders holds by their namespaces.
+func byNamespace(a, b Hold) int { return strings.Compare(a.Namespace.String(), b.Namespace.String()) }
+
+// write writes the list as it is to be, in which the hold of a namespace has changed, and notes what came of it.
+func (l *HoldList) write(ctx context.Context, holds []Hold, changed keys.Namespace, said string) error {
+	fields := []any{changed.String(), said}
+	if name, ok := l.renamed[changed]; ok {
+		fields = append(fields, name, "")
+	}
+	return l.writeFields(ctx, holds, fields...)
+}
+
+// writeFields writes the list as it is to be, with the fields that change, and notes what came of it.
+func (l *HoldList) writeFields(ctx context.Context, holds []Hold, fields ...any) error {
+	slices.SortFunc(holds, byNamespace)
+	s, next := l.schedule, HoldList{schedule: l.schedule, Holds: holds, Now: l.Now, renamed: maps.Clone(l.renamed)}
+	for i := 0; i < len(fields); i += 2 {
+		maps.DeleteFunc(next.renamed, func(_ keys.Namespace, name string) bool { return name == fields[i] })
+	}
 	args := append([]any{l.Generation, l.newest, next.text()}, fields...)
 	generation, err := s.Run(ctx, s.step("hold_write"), []Call{{Partition: keys.Single, Args: args}})[0].Int64()
 	switch {
@@ -263,7 +287,7 @@ func (l *HoldList) Learn(other *HoldList) { l.newest = max(l.newest, other.newes
 
 // Renew makes a list newer than all of its copies.
 func (l *HoldList) Renew(ctx context.Context) error {
-	return l.write(ctx, slices.Clone(l.Holds))
+	return l.writeFields(ctx, slices.Clone(l.Holds))
 }
 
 // HeldPart is a partition with held timers.

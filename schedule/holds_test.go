@@ -3,6 +3,7 @@ package schedule_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -386,4 +387,40 @@ func TestHoldUntil(t *testing.T) {
 	x.awaitClock(int64(until))
 	x.becomeDue(k + "2")
 	x.claims(k + "2 deadline payload of " + k + "2")
+}
+
+// A hold of a namespace with quotes and brackets, as version 85ce861 has stored it, is in force, and can be changed and removed.
+func TestHoldsOfAnEarlierVersion(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.do("HSET", keys.Single.Holds(), ":generation:", "1", `"sh|op":[a]`, `{"since":1,"reason":"older"}`)
+	n := keys.Namespace{App: `"sh|op"`, Module: "[a]"}
+	l := x.list()
+	if h := l.Find(n); h == nil || h.Reason != "older" || !l.Covers(keys.Key{App: n.App, Module: n.Module, Type: "t", ID: "1"}, 1) {
+		t.Fatalf("the holds are %+v", l.Holds)
+	}
+	fields := func(want ...string) {
+		t.Helper()
+		got := x.rdb.HKeys(t.Context(), keys.Single.Holds()).Val()
+		got = slices.DeleteFunc(got, func(name string) bool { return name[0] == ':' })
+		if !slices.Equal(got, want) {
+			t.Errorf("the fields are %q, want %q", got, want)
+		}
+	}
+	changed := *l.Find(n)
+	changed.Reason = "newer"
+	if err := l.Put(t.Context(), changed); err != nil {
+		t.Fatal(err)
+	}
+	fields("%22sh%7Cop%22:%5Ba%5D")
+	// A timerd of that version changes it beside this one.
+	x.do("HSET", keys.Single.Holds(), `"sh|op":[a]`, `{"since":1,"reason":"older"}`)
+	l = x.list()
+	if len(l.Holds) != 1 || l.Holds[0].Reason != "newer" {
+		t.Errorf("the holds are %+v", l.Holds)
+	}
+	if err := l.Remove(t.Context(), n); err != nil {
+		t.Fatal(err)
+	}
+	fields()
 }

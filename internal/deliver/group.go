@@ -167,9 +167,10 @@ func (g *group) read(ctx context.Context) (*jetstream.ConsumerInfo, *ruling, err
 		return nil, nil, g.explain(errNoRuling)
 	}
 	for i := range r.Covers {
-		if r.Covers[i].namespace, err = keys.ParseNamespace(r.Covers[i].Match); err != nil {
+		if r.Covers[i].namespace, err = keys.ReadNamespace(r.Covers[i].Match); err != nil {
 			return nil, nil, g.explain(err)
 		}
+		r.Covers[i].Match = r.Covers[i].namespace.String()
 	}
 	if info.TimeStamp.IsZero() {
 		info.TimeStamp = time.Now()

@@ -86,3 +86,33 @@ func TestNothingIsDroppedByAnOldFile(t *testing.T) {
 		t.Errorf("after the file was read again: %v, %v", e, err)
 	}
 }
+
+// A group that version 85ce861 has made goes on, whatever is in its namespaces.
+func TestGroupOfAnEarlierVersion(t *testing.T) {
+	t.Parallel()
+	js := testenv.NATS(t).JetStream()
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"}}); err != nil {
+		t.Fatal(err)
+	}
+	g := newGroup(js, keys.Names{}, configOf(t, "file", time.Now(), "%22shop%22:%5Ba%5D"))
+	if _, _, err := g.join(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	c, err := js.Consumer(t.Context(), "TIMERS", g.durable())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := c.CachedInfo().Config
+	older := strings.ReplaceAll(config.Metadata[rulingKey], "%22shop%22:%5Ba%5D", `\"shop\":[a]`)
+	if older == config.Metadata[rulingKey] {
+		t.Fatalf("the group says %s", older)
+	}
+	config.Metadata[rulingKey] = older
+	if _, err := js.UpdateConsumer(t.Context(), "TIMERS", config); err != nil {
+		t.Fatal(err)
+	}
+	covers, _, err := g.join(t.Context(), "")
+	if err != nil || !covers.covers(keys.Key{App: `"shop"`, Module: "[a]", Type: "t", ID: "1"}, 1) {
+		t.Errorf("it covers %v, %v", covers, err)
+	}
+}
