@@ -58,7 +58,7 @@ func (f *flight) receiveBatch(b *batch, a answer) {
 	}
 	f.mu.Unlock()
 	for _, d := range fired {
-		f.OnFired(&d.firing, d.published.Sub(d.firing.Due.Time()), false)
+		f.Metrics.Fired(&d.firing, d.published.Sub(d.firing.Due.Time()), false)
 	}
 }
 

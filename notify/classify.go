@@ -21,7 +21,7 @@ const (
 	longestParked = time.Minute
 )
 
-// fate is the outcome of a claimed firing.
+// fate is the way of a claimed firing.
 type fate int
 
 const (
@@ -29,7 +29,6 @@ const (
 	seek         // published, unless the stream has its event already: JetStream may have forgotten the id, or have another one
 	bury         // it becomes a dead letter
 	drop         // it is forgotten
-	park         // it is given back for a while, because of its subject
 )
 
 // terms are what a firing is judged by, besides itself.
@@ -39,24 +38,20 @@ type terms struct {
 	knows   time.Duration // for how long JetStream knows ids; 0 before that is known
 }
 
-// classify says what becomes of a firing, and why if it becomes a dead letter or is dropped. What is to be published, or looked
-// for, enters the lane of its subject, if it may; no other firing asks for that. It reads no clock.
-func classify(f *schedule.Firing, t terms, enter func(fate) lanes.Answer) (what fate, reason string) {
+// classify returns the fate of a firing, and the reason for a dead letter or a drop. It reads no clock.
+func classify(f *schedule.Firing, t terms) (what fate, reason string) {
 	if what, reason = judge(f, t.limit); what != publish {
 		return what, reason
 	}
 	// It was not published before it was due.
 	forgotten := f.MayBeStored && f.ClaimedAt.Add(f.Lease).Sub(f.Due.Time()) > t.knows-knownSlack
 	if forgotten || t.otherID {
-		what = seek
+		return seek, ""
 	}
-	if enter(what) != lanes.In {
-		what = park
-	}
-	return what, ""
+	return publish, ""
 }
 
-// judge tells whether a firing is published at all, by what it is and how late it was claimed. What may have been published is
+// judge reports whether a firing is published at all, by what it is and how late it was claimed. What may have been published is
 // not dropped: somebody may look for what became of it.
 func judge(f *schedule.Firing, limit policy.Limit) (what fate, reason string) {
 	by := time.Duration(schedule.MillisOf(f.ClaimedAt)-f.Due) * time.Millisecond

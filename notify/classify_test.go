@@ -24,46 +24,64 @@ func TestClassify(t *testing.T) {
 		by     time.Duration // how late it was claimed
 		firing schedule.Firing
 		terms  terms
-		answer lanes.Answer
 		want   fate
 		reason string
-		asks   bool // for a place in the lane of its subject
 	}{
-		"on time":                         {by: soon, want: publish, asks: true},
-		"late without a limit":            {by: longAgo, want: publish, asks: true},
-		"at its limit":                    {by: most.Most, terms: terms{limit: most}, want: publish, asks: true},
+		"on time":                         {by: soon, want: publish},
+		"late without a limit":            {by: longAgo, want: publish},
+		"at its limit":                    {by: most.Most, terms: terms{limit: most}, want: publish},
 		"beyond its limit":                {by: most.Most + time.Millisecond, terms: terms{limit: most}, want: bury, reason: "late: 5m0.001s after its due time, at most 5m0s"},
 		"beyond one that drops":           {by: longAgo, terms: terms{limit: drops}, want: drop, reason: "late: 1h0m0s after its due time, at most 5m0s"},
 		"beyond it, perhaps published":    {by: longAgo, firing: schedule.Firing{MayBeStored: true}, terms: terms{limit: drops}, want: bury, reason: "; may have been published"},
 		"held":                            {by: soon, firing: schedule.Firing{Held: true}, want: bury, reason: event.ReasonHeld},
 		"held, and beyond one that drops": {by: longAgo, firing: schedule.Firing{Held: true}, terms: terms{limit: drops}, want: bury, reason: event.ReasonHeld},
 		"cannot repeat":                   {by: soon, firing: schedule.Firing{Fault: "no such zone"}, want: bury, reason: event.ReasonRepeat + "no such zone"},
-		"a letter whose subject is full":  {by: soon, firing: schedule.Firing{Held: true}, answer: lanes.Failing, want: bury, reason: event.ReasonHeld},
 
-		"perhaps published, and known":          {by: known, firing: schedule.Firing{MayBeStored: true}, terms: terms{knows: window}, want: publish, asks: true},
-		"perhaps published, and forgotten":      {by: known + time.Millisecond, firing: schedule.Firing{MayBeStored: true}, terms: terms{knows: window}, want: seek, asks: true},
-		"perhaps published, window unknown":     {by: soon, firing: schedule.Firing{MayBeStored: true}, want: seek, asks: true},
-		"not published, however late":           {by: longAgo, terms: terms{knows: window}, want: publish, asks: true},
-		"perhaps published under another id":    {by: soon, firing: schedule.Firing{MayBeStored: true}, terms: terms{knows: window, otherID: true}, want: seek, asks: true},
-		"its subject fails":                     {by: soon, answer: lanes.Failing, want: park, asks: true},
-		"too many on subjects without trust":    {by: soon, answer: lanes.Crowded, want: park, asks: true},
-		"to be looked for, on one that fails":   {by: longAgo, firing: schedule.Firing{MayBeStored: true}, terms: terms{knows: window}, answer: lanes.Failing, want: park, asks: true},
-		"at its limit, and its subject fails":   {by: most.Most, terms: terms{limit: most}, answer: lanes.Failing, want: park, asks: true},
-		"dropped, whatever its subject is like": {by: longAgo, terms: terms{limit: drops}, answer: lanes.Failing, want: drop, reason: "late: "},
+		"perhaps published, and known":       {by: known, firing: schedule.Firing{MayBeStored: true}, terms: terms{knows: window}, want: publish},
+		"perhaps published, and forgotten":   {by: known + time.Millisecond, firing: schedule.Firing{MayBeStored: true}, terms: terms{knows: window}, want: seek},
+		"perhaps published, window unknown":  {by: soon, firing: schedule.Firing{MayBeStored: true}, want: seek},
+		"not published, however late":        {by: longAgo, terms: terms{knows: window}, want: publish},
+		"perhaps published under another id": {by: soon, firing: schedule.Firing{MayBeStored: true}, terms: terms{knows: window, otherID: true}, want: seek},
 	} {
 		f := c.firing
 		f.ClaimedAt, f.Lease, f.Due = claimed, lease, schedule.MillisOf(claimed.Add(-c.by))
-		asked, seeking := 0, false
-		what, reason := classify(&f, c.terms, func(what fate) lanes.Answer {
-			asked++
-			seeking = what == seek
-			return c.answer
-		})
+		what, reason := classify(&f, c.terms)
 		if what != c.want || (reason == "") != (c.reason == "") || !strings.Contains(reason, c.reason) {
 			t.Errorf("%s: %v for %q, want %v for %q", name, what, reason, c.want, c.reason)
 		}
-		if asked > 1 || (asked == 1) != c.asks || c.want == seek && !seeking || c.want == publish && seeking {
-			t.Errorf("%s: it asks %d times for a place, to look for the event: %v", name, asked, seeking)
+	}
+}
+
+// An event on a failing subject is given back, also one to be looked for; a dead letter does not ask the lanes of events.
+func TestFailingSubjectParks(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		firing schedule.Firing
+		parks  bool
+	}{
+		"an event":                      {schedule.Firing{}, true},
+		"an event to be looked for":     {schedule.Firing{MayBeStored: true}, true},
+		"a held firing":                 {schedule.Firing{Held: true}, false},
+		"a late firing that is dropped": {schedule.Firing{Late: policy.Limit{Given: true, Most: time.Second, Drop: true}}, false},
+	} {
+		p, f := newTestFlight(t)
+		lane, _ := f.subjects.Enter("s", p.size(), 0)
+		f.subjects.Leave(lane, 0, lanes.Fails)
+		f.subjects.Enter("s", p.size(), 0) // the one that is tried
+		d := &delivery{subject: "s", server: "a", firing: c.firing}
+		now := time.Now()
+		d.firing.Partition, d.firing.Lease, d.firing.ClaimedAt, d.firing.Received = "a1", time.Minute, now, now
+		d.firing.Due = schedule.MillisOf(now.Add(-time.Hour))
+		if !p.window.take(d.server, 0) || p.dispatch(d) {
+			t.Errorf("%s: it flies", name)
+		}
+		there := on("a1", "")
+		given, _, _ := p.settler.queueOf(&there).next(true)
+		if c.parks != (len(given) == 1 && given[0].Kind == schedule.OutcomeRefused && given[0].Pause >= failingPause) {
+			t.Errorf("%s: given back %+v", name, given)
+		}
+		if n := f.subjects.Load().Tries; n != 1 {
+			t.Errorf("%s: %d are in the lanes of events, want the one that is tried", name, n)
 		}
 	}
 }

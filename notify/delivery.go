@@ -60,7 +60,7 @@ type sequence struct {
 	seq uint64
 }
 
-// expiring tells whether too little is left of the firing's lease to publish it.
+// expiring reports whether too little is left of the firing's lease to publish it.
 func (d *delivery) expiring() bool {
 	return d.firing.Remaining() < min(d.firing.Lease/10, longestMargin)
 }
@@ -77,7 +77,7 @@ func (d *delivery) markSent(highest sequence, wait time.Duration) {
 	d.next = d.sentAt.Add(min(wait, d.firing.Remaining()))
 }
 
-// together tells whether d waits for the outcome of its batch, rather than of an event by itself.
+// together reports whether d waits for the outcome of its batch, rather than of an event by itself.
 func (d *delivery) together() bool { return d.state == sent && d.batch != nil && d.tries == 1 }
 
 // event returns d's event, or that of its dead letter but for what makes it one. contentType says how payloads travel.

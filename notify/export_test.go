@@ -32,7 +32,7 @@ func (slow) room(out int) int                        { return 1 - out }
 
 func (slow) split(n, _ int, _ time.Time) (alone, together int) { return 0, n }
 
-// TakesBatches tells whether the stream is known to take batches.
+// TakesBatches reports whether the stream is known to take batches.
 func (p *Publisher) TakesBatches() bool {
 	g := p.flight.group
 	g.mu.Lock()

@@ -79,7 +79,7 @@ func (f *flight) publish(deliveries []*delivery) {
 	}
 }
 
-// fresh tells whether a delivery is queued for the first time, and nothing that is known of it speaks against a batch. What was
+// fresh reports whether a delivery is queued for the first time, and nothing that is known of it speaks against a batch. What was
 // just admitted may be published by inspect at the same time.
 func (f *flight) fresh(d *delivery) bool {
 	f.mu.Lock()
@@ -127,7 +127,7 @@ func (f *flight) unsend(d *delivery, now state) {
 	d.state = now
 }
 
-// begin marks a delivery as sent, in a batch if there is one, and tells whether it is to be sent now. f.mu is held.
+// begin marks a delivery as sent, in a batch if there is one, and reports whether it is to be sent now. f.mu is held.
 func (f *flight) begin(d *delivery, b *batch) bool {
 	switch {
 	case d.state != queued || f.deliveries[d.token] != d:
@@ -188,7 +188,7 @@ func (f *flight) fail(d *delivery, class Failure, denied bool) {
 	default:
 		d.next = d.next.Add(pause)
 	}
-	f.OnFailed(class)
+	f.Metrics.Failed(class)
 }
 
 // disconnected notes that what was sent will not be answered.
@@ -266,7 +266,7 @@ func (f *flight) receive(token string, m *nats.Msg) {
 	}
 	f.mu.Unlock()
 	if d != nil && a.ok {
-		f.OnFired(&d.firing, d.published.Sub(d.firing.Due.Time()), a.duplicate)
+		f.Metrics.Fired(&d.firing, d.published.Sub(d.firing.Due.Time()), a.duplicate)
 	}
 }
 
@@ -294,7 +294,7 @@ func (f *flight) found(d *delivery, stored bool, at time.Time) {
 	case stored:
 		f.remove(d, lanes.Nothing)
 		f.window.settle(d, schedule.OutcomeFired)
-		f.OnFired(&d.firing, max(at.Sub(d.firing.Due.Time()), 0), true)
+		f.Metrics.Fired(&d.firing, max(at.Sub(d.firing.Due.Time()), 0), true)
 	case !f.health.now().connected:
 		f.release(d, schedule.OutcomeGivenBack, 0)
 	}
@@ -342,7 +342,7 @@ func (f *flight) inspect() (again []*delivery, idle bool) {
 		switch {
 		case d.state == waiting && (d.tries > 0 || d.failure != "") && good && f.subjects.State(d.subject).Failing:
 			f.release(d, schedule.OutcomeRefused, parked(&d.firing, lanes.Failing))
-			f.OnSetAside(&d.firing)
+			f.Metrics.SetAside(&d.firing)
 		case d.expiring() || stopping && !good:
 			f.release(d, schedule.OutcomeGivenBack, 0)
 			late++

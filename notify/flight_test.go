@@ -14,6 +14,26 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
+// counter calls functions for some of the counts.
+type counter struct {
+	NoMetrics
+
+	onFired    func()
+	onSetAside func(*schedule.Firing)
+}
+
+func (c *counter) Fired(*schedule.Firing, time.Duration, bool) {
+	if c.onFired != nil {
+		c.onFired()
+	}
+}
+
+func (c *counter) SetAside(f *schedule.Firing) {
+	if c.onSetAside != nil {
+		c.onSetAside(f)
+	}
+}
+
 // newTestFlight returns the flight of a Publisher without a connection, which it takes to be there.
 func newTestFlight(t *testing.T) (*Publisher, *flight) {
 	t.Helper()
@@ -88,9 +108,7 @@ func TestAnswersBlameNoneOfTheirOwn(t *testing.T) {
 	first := fly(t, p, "first", "s", time.Minute)
 	token, stored := strconv.FormatUint(first.token, 36), &nats.Msg{Data: []byte(`{"stream":"TIMERS", "seq":1}`)}
 	var others []*delivery
-	p.OnFired = func(*schedule.Firing, time.Duration, bool) {
-		others = append(others, fly(t, p, "meanwhile", "s", time.Minute))
-	}
+	p.Metrics = &counter{onFired: func() { others = append(others, fly(t, p, "meanwhile", "s", time.Minute)) }}
 	f.receive(token, stored)
 	others = append(others, fly(t, p, "later", "s", time.Minute))
 	f.receive(token, stored)
@@ -111,7 +129,7 @@ func TestDeniedSubjectIsGivenBack(t *testing.T) {
 	t.Parallel()
 	p, f := newTestFlight(t)
 	var given []string
-	p.OnSetAside = func(f *schedule.Firing) { given = append(given, f.Ref) }
+	p.Metrics = &counter{onSetAside: func(f *schedule.Firing) { given = append(given, f.Ref) }}
 	for _, subject := range []string{"s", "other"} { // trusted, so that more than one gets in
 		d := fly(t, p, "known", subject, time.Minute)
 		f.mu.Lock()

@@ -86,10 +86,10 @@ func (g *group) allow(allowed bool) {
 	g.goOn()
 }
 
-// batching tells whether there may be a batch now; g.mu is held.
+// batching reports whether there may be a batch now; g.mu is held.
 func (g *group) batching() bool { return g.allowed && (g.rest.IsZero() || time.Now().After(g.rest)) }
 
-// gather tells whether a queued delivery is published with others, which it then waits for.
+// gather reports whether a queued delivery is published with others, which it then waits for.
 func (g *group) gather(d *delivery) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -104,7 +104,7 @@ func (g *group) gather(d *delivery) bool {
 	return true
 }
 
-// busy tells whether those that gather had better wait for more; g.mu is held.
+// busy reports whether those that gather had better wait for more; g.mu is held.
 func (g *group) busy() bool {
 	switch {
 	case !g.batching():
@@ -180,7 +180,7 @@ func (g *group) committed(b *batch) {
 	g.end(b)
 }
 
-// refused takes why the server has refused a batch, and tells whether one of its events may be stored.
+// refused takes why the server has refused a batch, and reports whether one of its events may be stored.
 func (g *group) refused(a answer) (stored bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -38,7 +38,7 @@ func TestFullStreamAmongBatches(t *testing.T) {
 	}
 	r.settler.expect(t, 501, 0)
 	checkStream(t, testenv.Collect(t, r.js, "TIMERS"), all)
-	if failed := r.hooks.counts().failed; failed[notify.FailureFull] != len(failed) && len(failed) != 1 {
+	if failed := r.metrics.counts().failed; failed[notify.FailureFull] != len(failed) && len(failed) != 1 {
 		t.Errorf("failures: %v", failed)
 	}
 }
@@ -71,7 +71,7 @@ func TestLimitsOfBatches(t *testing.T) {
 			if n, _ := batched(t, r.js, 2501); !c.judge(n) {
 				t.Errorf("%d messages are of a batch", n)
 			}
-			if failed := r.hooks.counts().failed; len(failed) > 0 {
+			if failed := r.metrics.counts().failed; len(failed) > 0 {
 				t.Errorf("failures: %v", failed)
 			}
 		})

@@ -65,8 +65,8 @@ func TestBatches(t *testing.T) {
 		t.Errorf("%d messages in %d batches", n, in)
 	}
 	r.stop(t)
-	if c := r.hooks.counts(); c.fired != 2000 || c.settled != 2000 || c.duplicates != 0 || len(c.failed) > 0 {
-		t.Errorf("hooks counted %+v", c)
+	if c := r.metrics.counts(); c.fired != 2000 || c.settled != 2000 || c.duplicates != 0 || len(c.failed) > 0 {
+		t.Errorf("counted %+v", c)
 	}
 }
 
@@ -136,7 +136,7 @@ func TestRefusedBatches(t *testing.T) {
 			if dup := collector.DuplicateIDs(); len(dup) > 0 {
 				t.Errorf("stored twice: %v", dup)
 			}
-			failed := r.hooks.counts().failed
+			failed := r.metrics.counts().failed
 			if n := failed[notify.FailureTooLarge]; (n == 1) != (len(all[250].Payload) == large) || len(failed) != n {
 				t.Errorf("failures: %v", failed)
 			}
@@ -218,7 +218,7 @@ func TestRunEndsAmongBatches(t *testing.T) {
 		all := firings(round*1000, 400, "x")
 		r.publish(t, all...)
 		if round%2 == 0 {
-			testenv.Eventually(t, patience, func() bool { return r.hooks.counts().fired > round*10 }, "some firings")
+			testenv.Eventually(t, patience, func() bool { return r.metrics.counts().fired > round*10 }, "some firings")
 		}
 		r.stop(t)
 		settled, released, _ := r.settler.counts()

@@ -57,16 +57,16 @@ func (h *health) now() healthState {
 	return h.is
 }
 
-// good tells whether events can be published, if only one at a time.
+// good reports whether events can be published, if only one at a time.
 func (s healthState) good() bool { return s.connected && (s.fault == nil || s.trial()) }
 
-// trial tells whether events are tried one at a time, to find out whether the stream takes them again.
+// trial reports whether events are tried one at a time, to find out whether the stream takes them again.
 func (s healthState) trial() bool { return s.fault != nil && !s.trialSince.IsZero() }
 
-// admits tells whether further firings may be claimed while some are in flight.
+// admits reports whether further firings may be claimed while some are in flight.
 func (s healthState) admits(inFlight int) bool { return s.good() && (inFlight == 0 || !s.trial()) }
 
-// setConnected notes whether NATS is connected, and tells whether that is news.
+// setConnected notes whether NATS is connected, and reports whether that is news.
 func (h *health) setConnected(connected bool) (news bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -80,7 +80,7 @@ func (h *health) setConnected(connected bool) (news bool) {
 }
 
 // noteLife notes that the stream answered to an event that it has it, whether or not anybody still waited for that. It
-// tells whether that shows that the stream takes events again, which one that was stored before does not.
+// reports whether that shows that the stream takes events again, which one that was stored before does not.
 func (h *health) noteLife(duplicate bool) (again bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -139,7 +139,7 @@ func (h *health) noteFault(err error, looked bool) {
 	h.is.fault, h.is.looked, h.is.trialSince = err, looked, time.Time{}
 }
 
-// noteLook takes what keeps the stream from taking an event, or nil, by a look at it. It tells whether events can be
+// noteLook takes what keeps the stream from taking an event, or nil, by a look at it. It reports whether events can be
 // published.
 func (h *health) noteLook(err error) (again bool) {
 	h.mu.Lock()

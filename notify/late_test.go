@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -36,29 +35,6 @@ func lateFiring(k keys.Key, by time.Duration, limit policy.Limit) schedule.Firin
 	return f
 }
 
-// lateCounter counts what OnLate tells.
-type lateCounter struct {
-	mu    sync.Mutex
-	said  map[string]notify.LateAction // by the timer's id
-	count int
-}
-
-func (c *lateCounter) attach(p *notify.Publisher) {
-	c.said = map[string]notify.LateAction{}
-	p.OnLate = func(f *schedule.Firing, action notify.LateAction) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		c.said[f.Key.ID] = action
-		c.count++
-	}
-}
-
-func (c *lateCounter) total() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.count
-}
-
 func most(d time.Duration) policy.Limit { return policy.Limit{Given: true, Most: d} }
 func drop(d time.Duration) policy.Limit { return policy.Limit{Given: true, Most: d, Drop: true} }
 
@@ -86,11 +62,9 @@ func TestTooLateToFire(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var counter lateCounter
 	r := start(t, nats, nats.URL(), nil, func(p *notify.Publisher) {
 		p.Late = rules
 		p.MaxAttempts = func(keys.Key) int { return 3 }
-		counter.attach(p)
 	})
 	const dead, gone, fires = "dead", "dropped", "fires"
 	reason := "late: 7m12.3s after its due time, at most 7m12s"
@@ -147,15 +121,16 @@ func TestTooLateToFire(t *testing.T) {
 		}
 	}
 	r.stop(t)
+	late := r.metrics.counts().late
 	for id, w := range want {
-		if action := counter.said[id]; action != map[string]notify.LateAction{dead: notify.LateDead, gone: notify.LateDrop}[w.fate] {
+		if action := late[id]; action != map[string]notify.LateAction{dead: notify.LateDead, gone: notify.LateDrop}[w.fate] {
 			t.Errorf("it told %q of the timer %s, which is %s", action, id, w.fate)
 		}
 	}
-	if n := counter.total(); n != 8 {
+	if n := r.metrics.counts().tooLate; n != 8 {
 		t.Errorf("it told of %d timers, want 8", n)
 	}
-	if c := r.hooks.counts(); c.fired != 6 {
+	if c := r.metrics.counts(); c.fired != 6 {
 		t.Errorf("%d count as fired", c.fired)
 	}
 }
@@ -245,12 +220,8 @@ func TestLateWhereNoDeadLetterIsTaken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p, nats := testenv.NewSchedule(t), testenv.NATS(t)
-			var counter lateCounter
-			asides := make(chan string, 10_000)
 			r := start(t, nats, nats.URL(), p, func(p *notify.Publisher) {
 				p.Window = 64
-				p.OnSetAside = func(f *schedule.Firing) { asides <- f.Key.ID }
-				counter.attach(p)
 			})
 			fault.begin(t, r)
 			p.SetDue(200)
@@ -259,13 +230,13 @@ func TestLateWhereNoDeadLetterIsTaken(t *testing.T) {
 				tooLate[i].Late, tooLate[i].Due = most(time.Millisecond), tooLate[i].Due-2
 			}
 			r.publish(t, tooLate...)
-			<-asides
+			<-r.metrics.asides
 			onTime := firings(1000, 500, "x")
 			for batch := range slices.Chunk(onTime, 50) {
 				r.publish(t, batch...)
 			}
 			checkStream(t, testenv.Collect(t, r.js, "TIMERS"), onTime)
-			if n := counter.total(); n != 0 {
+			if n := r.metrics.counts().tooLate; n != 0 {
 				t.Errorf("%d count as dead", n)
 			}
 			testenv.Eventually(t, patience, func() bool { return r.InFlight() == 0 }, "an empty window")
@@ -291,7 +262,7 @@ func TestLateWhereNoDeadLetterIsTaken(t *testing.T) {
 			if n := p.Client.ZCard(t.Context(), keys.Single.Refused()).Val(); n != 0 {
 				t.Errorf("%d are still set aside", n)
 			}
-			if n := counter.total(); n != 200 {
+			if n := r.metrics.counts().tooLate; n != 200 {
 				t.Errorf("%d count as dead, want 200", n)
 			}
 		})
@@ -302,20 +273,16 @@ func TestLateWhereNoDeadLetterIsTaken(t *testing.T) {
 func TestLateWhereSomeDeadLettersAreDenied(t *testing.T) {
 	t.Parallel()
 	nats := testenv.NATS(t, denying("timers.dead.app1.late.denied"))
-	var counter lateCounter
-	asides := make(chan string, 1000)
 	r := start(t, nats, asTimerd(nats), nil, func(p *notify.Publisher) {
 		p.AckWait = 3 * time.Second // for those that are denied
 		p.Window = 400
-		p.OnSetAside = func(f *schedule.Firing) { asides <- f.Key.Type }
-		counter.attach(p)
 	})
 	for i := range 50 {
 		r.publish(t, lateFiring(lateKey("denied", i), time.Hour, most(time.Minute)), lateFiring(lateKey("granted", i), time.Hour, most(time.Minute)))
 	}
 	r.deadLetters(t, 50)
 	for range 2 {
-		if typ := <-asides; typ != "denied" {
+		if typ := (<-r.metrics.asides).Key.Type; typ != "denied" {
 			t.Errorf("%s was set aside", typ)
 		}
 	}
@@ -368,10 +335,8 @@ func asTimerd(nats *testenv.NATSServer) string {
 func TestManyAreTooLate(t *testing.T) {
 	t.Parallel()
 	nats := testenv.NATS(t)
-	var counter lateCounter
 	r := start(t, nats, nats.URL(), nil, func(p *notify.Publisher) {
 		p.Window = 256
-		counter.attach(p)
 	})
 	r.publish(t, lateFiring(lateKey("a", 0), time.Hour, most(time.Minute)))
 	r.settler.expect(t, 1, 0)
@@ -400,7 +365,7 @@ func TestManyAreTooLate(t *testing.T) {
 	r.settler.expect(t, many+100, released)
 	r.deadLetters(t, many)
 	checkStream(t, testenv.Collect(t, r.js, "TIMERS"), all[many-1:])
-	if n := counter.total(); n != many {
+	if n := r.metrics.counts().tooLate; n != many {
 		t.Errorf("%d count as late", n)
 	}
 }

@@ -53,7 +53,7 @@ func (l *letters) room() lanes.Load {
 	return lanes.Load{Tries: max(l.Window/letterShare, 1), Bytes: max(l.WindowBytes/letterShare, 1)}
 }
 
-// awaited tells whether what becomes a dead letter is to wait until others are stored, as they soon are.
+// awaited reports whether what becomes a dead letter is to wait until others are stored, as they soon are.
 func (l *letters) awaited() bool {
 	if l.subjects.Load().Fits(l.room(), 1) {
 		return false
@@ -63,7 +63,7 @@ func (l *letters) awaited() bool {
 	return time.Since(l.stored) <= letterFlow
 }
 
-// idle tells whether none is under way.
+// idle reports whether none is under way.
 func (l *letters) idle() bool { return l.subjects.Load().Tries == 0 }
 
 // take takes over a firing that becomes a dead letter and is in the window already. It is given back if no dead letter
@@ -87,7 +87,7 @@ func (l *letters) setAside(d *delivery, answer lanes.Answer) {
 		l.window.giveBack(d, schedule.OutcomeGivenBack, crowdedPause)
 		return
 	}
-	l.OnSetAside(&d.firing)
+	l.Metrics.SetAside(&d.firing)
 	l.window.giveBack(d, schedule.OutcomeRefused, parked(&d.firing, answer))
 }
 
@@ -125,7 +125,7 @@ func (l *letters) publish(ctx context.Context, one deadLetter) error {
 	return streams.Bury(publishing, l.js, l.Streams, e)
 }
 
-// mayBeStored tells whether a letter whose publication has failed may be in the stream: JetStream has not refused it.
+// mayBeStored reports whether a letter whose publication has failed may be in the stream: JetStream has not refused it.
 func mayBeStored(err error) bool {
 	_, refused := errors.AsType[*jetstream.APIError](err)
 	return err != nil && !refused && !errors.Is(err, errExpiring) && !errors.Is(err, jetstream.ErrNoStreamResponse) &&
@@ -179,7 +179,7 @@ func (l *letters) report(d *delivery, reason string) {
 // reportLate tells what became of a firing that was claimed too late.
 func (l *letters) reportLate(d *delivery, action LateAction, reason string) {
 	f := &d.firing
-	l.OnLate(f, action)
+	l.Metrics.Late(f, action)
 	l.Logger.Debug("timer is too late to fire", "key", f.Key.String(), "due_at", f.Due.Time(), "attempt", d.attempt,
 		"source", string(action), "err", reason)
 	l.mu.Lock()

@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"os"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/timerd-io/timerd/internal/testenv"
@@ -35,10 +34,8 @@ func TestLostEventsAreNoticed(t *testing.T) {
 	t.Parallel()
 	server := testenv.NATS(t)
 	logged := make(lines, 1000)
-	var lost atomic.Uint64
 	r := start(t, server, server.URL(), nil, func(p *notify.Publisher) {
 		p.Logger = slog.New(slog.NewTextHandler(logged, nil))
-		p.OnLost = func(n uint64) { lost.Add(n) }
 	})
 	n, settled := 0, 0
 	fire := func(count int) {
@@ -50,7 +47,7 @@ func TestLostEventsAreNoticed(t *testing.T) {
 	// told waits for one line about the loss, and for the count of all.
 	told := func(text string, total uint64) {
 		t.Helper()
-		testenv.Eventually(t, patience, func() bool { return lost.Load() == total }, "the count of lost events")
+		testenv.Eventually(t, patience, func() bool { return r.metrics.counts().lost == total }, "the count of lost events")
 		for line := range logged {
 			if strings.Contains(line, "NATS has lost events") {
 				if !strings.Contains(line, "level=ERROR") || !strings.Contains(line, text) {

@@ -69,26 +69,53 @@ type Options struct {
 	// nil. It must return quickly. Default: it returns nil.
 	Permit func() error
 
-	// The On functions are for metrics; by default they do nothing. They may run concurrently, must return quickly, and
-	// must not call the Publisher.
-
-	// OnFired is called once for each acknowledged firing. lateness is how long after its due time the event was
-	// published. duplicate says that JetStream had the event already, from an earlier try or another timerd.
-	OnFired func(f *schedule.Firing, lateness time.Duration, duplicate bool)
-	// OnFailed is called for each try that failed.
-	OnFailed func(class Failure)
-	// OnSettled and OnReleased are called with how many firings were settled, and how many were given back because they
-	// could not be published.
-	OnSettled, OnReleased func(n int)
-	// OnSetAside is called for each firing that is parked because NATS does not take its subject.
-	OnSetAside func(f *schedule.Firing)
-	// OnLate is called for each firing that was claimed too late: when its dead letter is stored, or when it is
-	// dropped.
-	OnLate func(f *schedule.Firing, action LateAction)
-	// OnLost is called with the least number of events that NATS has lost after it had acknowledged them to this
-	// Publisher.
-	OnLost func(n uint64)
+	// Metrics counts the Publisher's work. Default: NoMetrics.
+	Metrics Metrics
 }
+
+// Metrics counts the work of a Publisher. Its methods may be called concurrently, must return quickly, and must not call the
+// Publisher.
+type Metrics interface {
+	// Fired counts an acknowledged firing. lateness is the time from its due time to its publication. A duplicate was in
+	// JetStream already, from an earlier try or another timerd.
+	Fired(f *schedule.Firing, lateness time.Duration, duplicate bool)
+	// Failed counts a failed try.
+	Failed(class Failure)
+	// Settled counts settled firings.
+	Settled(n int)
+	// Released counts firings that were given back unpublished.
+	Released(n int)
+	// SetAside counts a firing that is parked because NATS does not take its subject.
+	SetAside(f *schedule.Firing)
+	// Late counts a firing that was claimed too late: when its dead letter is stored, or when it is dropped.
+	Late(f *schedule.Firing, action LateAction)
+	// Lost counts events that NATS has lost after it had acknowledged them to this Publisher, at least n.
+	Lost(n uint64)
+}
+
+// NoMetrics counts nothing.
+type NoMetrics struct{}
+
+// Fired does nothing.
+func (NoMetrics) Fired(*schedule.Firing, time.Duration, bool) {}
+
+// Failed does nothing.
+func (NoMetrics) Failed(Failure) {}
+
+// Settled does nothing.
+func (NoMetrics) Settled(int) {}
+
+// Released does nothing.
+func (NoMetrics) Released(int) {}
+
+// SetAside does nothing.
+func (NoMetrics) SetAside(*schedule.Firing) {}
+
+// Late does nothing.
+func (NoMetrics) Late(*schedule.Firing, LateAction) {}
+
+// Lost does nothing.
+func (NoMetrics) Lost(uint64) {}
 
 func defaultOptions() Options {
 	return Options{
@@ -100,13 +127,7 @@ func defaultOptions() Options {
 		DrainTimeout:   defaultDrainTimeout,
 		Logger:         slog.Default(),
 		Permit:         func() error { return nil },
-		OnFired:        func(*schedule.Firing, time.Duration, bool) {},
-		OnFailed:       func(Failure) {},
-		OnSettled:      func(int) {},
-		OnReleased:     func(int) {},
-		OnSetAside:     func(*schedule.Firing) {},
-		OnLate:         func(*schedule.Firing, LateAction) {},
-		OnLost:         func(uint64) {},
+		Metrics:        NoMetrics{},
 	}
 }
 

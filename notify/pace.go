@@ -123,5 +123,5 @@ func (p *pace) split(n, room int, now time.Time) (alone, together int) {
 	return 0, n
 }
 
-// together tells whether n events are quicker as a batch, by so much that it is worth it.
+// together reports whether n events are quicker as a batch, by so much that it is worth it.
 func (p *pace) together(n int) bool { return time.Duration(n)*p.each > gain*p.reckon(n) }

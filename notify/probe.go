@@ -76,7 +76,7 @@ func (p *prober) examine(ctx context.Context) error {
 		lost := b.acknowledged - b.seq + 1
 		p.Logger.Error("NATS has lost events that it had acknowledged: their timers do not fire again", "count", lost,
 			"err", fmt.Errorf("stream %s goes on at sequence %d, though %d was acknowledged", info.Config.Name, b.seq, b.acknowledged))
-		p.OnLost(lost)
+		p.Metrics.Lost(lost)
 	}
 	now := p.health.now()
 	if err == nil && (now.fault != nil || !now.silent.IsZero()) {
@@ -141,7 +141,7 @@ func (r *streamRecord) highest() sequence {
 }
 
 // note takes the sequence of an event that was stored now, and the highest one that was acknowledged before the event was
-// sent. It tells whether they contradict each other. Whether that is another stream is then to be found out.
+// sent. It reports whether they contradict each other. Whether that is another stream is then to be found out.
 func (r *streamRecord) note(after sequence, seq uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -132,7 +132,7 @@ func (p *Publisher) Publish(ctx context.Context, firings []schedule.Firing) erro
 	return nil
 }
 
-// awaitsLetters tells whether a firing is to wait until others are dead letters, as they soon are.
+// awaitsLetters reports whether a firing is to wait until others are dead letters, as they soon are.
 func (p *Publisher) awaitsLetters(f *schedule.Firing) bool {
 	if !p.letters.awaited() {
 		return false
@@ -186,38 +186,39 @@ func (p *Publisher) prepare(f schedule.Firing) delivery {
 	return d
 }
 
-// dispatch sends a firing that was taken in to the stage that it belongs to, and tells whether that is the flight.
+// dispatch hands a firing in the window to its stage, and reports whether that is the flight.
 func (p *Publisher) dispatch(d *delivery) (flies bool) {
-	var answer lanes.Answer
-	what, reason := classify(&d.firing,
-		terms{limit: limitOf(&d.firing, p.Late), otherID: d.otherID != "", knows: p.stream.duplicates()},
-		func(what fate) lanes.Answer {
-			answer = p.enter(d, what)
-			return answer
-		})
+	what, reason := classify(&d.firing, terms{limit: limitOf(&d.firing, p.Late), otherID: d.otherID != "", knows: p.stream.duplicates()})
 	switch what {
 	case bury:
 		p.letters.take(d, reason)
+		return false
 	case drop:
 		p.window.settle(d, schedule.OutcomeUnfired)
 		p.letters.reportLate(d, LateDrop, reason)
-	case park:
-		pause := parked(&d.firing, answer)
-		if answer != lanes.Failing {
-			p.window.giveBack(d, schedule.OutcomeGivenBack, pause)
-			break
-		}
-		p.window.giveBack(d, schedule.OutcomeRefused, pause)
-		p.OnSetAside(&d.firing)
-	case seek:
-		p.flight.add(d, what)
-		p.seeker.lookFor(d)
-		return true
-	case publish:
-		p.flight.add(d, what)
-		return true
+		return false
+	case publish, seek:
 	}
-	return false
+	if answer := p.enter(d, what); answer != lanes.In {
+		p.park(d, answer)
+		return false
+	}
+	p.flight.add(d, what)
+	if what == seek {
+		p.seeker.lookFor(d)
+	}
+	return true
+}
+
+// park gives a firing back for a while, because of the answer of its subject's lane.
+func (p *Publisher) park(d *delivery, answer lanes.Answer) {
+	pause := parked(&d.firing, answer)
+	if answer != lanes.Failing {
+		p.window.giveBack(d, schedule.OutcomeGivenBack, pause)
+		return
+	}
+	p.window.giveBack(d, schedule.OutcomeRefused, pause)
+	p.Metrics.SetAside(&d.firing)
 }
 
 // enter has a firing enter the lane of its subject, if it may. Of those to be looked for, few may be on subjects that fail.

@@ -98,7 +98,7 @@ func TestLeasesRunOutWhileNATSIsAway(t *testing.T) {
 	r.healthy(t, patience, "NATS has been disconnected")
 	// A busy machine may take longer than the lease of the first ones, and never try them.
 	n := 0
-	for lease := 300 * time.Millisecond; r.hooks.counts().failed[notify.FailureDisconnected] == 0 && lease < patience; lease *= 2 {
+	for lease := 300 * time.Millisecond; r.metrics.counts().failed[notify.FailureDisconnected] == 0 && lease < patience; lease *= 2 {
 		all := firings(n, 10, "x")
 		for i := range all {
 			all[i].Lease = lease
@@ -111,8 +111,8 @@ func TestLeasesRunOutWhileNATSIsAway(t *testing.T) {
 	r.healthy(t, patience, "")
 	collector := testenv.Collect(t, r.js, "TIMERS")
 	collector.Stays(0, 200*time.Millisecond)
-	if c := r.hooks.counts(); r.InFlight() != 0 || c.released != n || c.failed[notify.FailureDisconnected] == 0 {
-		t.Errorf("%d in flight, hooks counted %+v", r.InFlight(), c)
+	if c := r.metrics.counts(); r.InFlight() != 0 || c.released != n || c.failed[notify.FailureDisconnected] == 0 {
+		t.Errorf("%d in flight, counted %+v", r.InFlight(), c)
 	}
 }
 
@@ -152,9 +152,9 @@ func loseAcknowledgements(t *testing.T, delay time.Duration) bool {
 	checkStream(t, collector, all)
 	collector.Stays(100, 100*time.Millisecond)
 	r.stop(t)
-	c := r.hooks.counts()
+	c := r.metrics.counts()
 	if c.fired != 100 || c.failed[notify.FailureDisconnected] < c.duplicates {
-		t.Errorf("hooks counted %+v, want 100 duplicates and as many failures", c)
+		t.Errorf("counted %+v, want 100 duplicates and as many failures", c)
 	}
 	return c.duplicates == 100
 }
@@ -178,9 +178,9 @@ func delayAcknowledgements(t *testing.T, delay time.Duration) bool {
 	proxy.Heal()
 	checkStream(t, collector, all)
 	r.stop(t)
-	c := r.hooks.counts()
+	c := r.metrics.counts()
 	if c.fired != 20 {
-		t.Errorf("hooks counted %+v", c)
+		t.Errorf("counted %+v", c)
 	}
 	return c.failed[notify.FailureTimeout] >= 20
 }
@@ -234,7 +234,7 @@ func TestFullStreamHoldsFiringsBack(t *testing.T) {
 	r.healthy(t, 5*time.Second, "it is full: 5 messages of at most 5")
 	r.blocked(t)
 	collector.Stays(5, 300*time.Millisecond)
-	if n := r.hooks.counts().failed[notify.FailureFull]; n > 100 {
+	if n := r.metrics.counts().failed[notify.FailureFull]; n > 100 {
 		t.Errorf("%d refusals: it keeps trying a stream that is full", n)
 	}
 
@@ -301,8 +301,8 @@ func TestDeletedStreamIsMadeAgain(t *testing.T) {
 	r.settler.expect(t, 55, 0)
 	checkStream(t, testenv.Collect(t, r.js, "TIMERS"), second)
 	r.healthy(t, patience, "")
-	if r.hooks.counts().failed[notify.FailureNoStream] == 0 {
-		t.Error("hooks counted no missing stream")
+	if r.metrics.counts().failed[notify.FailureNoStream] == 0 {
+		t.Error("counted no missing stream")
 	}
 }
 
@@ -386,7 +386,7 @@ func TestTooLargeEventFiresWithoutPayload(t *testing.T) {
 				}
 			}
 			r.settler.expect(t, 7, 0)
-			if n := r.hooks.counts().failed[notify.FailureTooLarge]; n != 4 {
+			if n := r.metrics.counts().failed[notify.FailureTooLarge]; n != 4 {
 				t.Errorf("%d failures for size, want 4", n)
 			}
 		})
@@ -418,8 +418,8 @@ func TestStrangersRepliesAreIgnored(t *testing.T) {
 	r.publish(t, all...)
 	r.settler.expect(t, 50, 0)
 	checkStream(t, testenv.Collect(t, r.js, "TIMERS"), all)
-	if c := r.hooks.counts(); len(c.failed) > 0 {
-		t.Errorf("hooks counted failures %v", c.failed)
+	if c := r.metrics.counts(); len(c.failed) > 0 {
+		t.Errorf("counted failures %v", c.failed)
 	}
 }
 
@@ -435,10 +435,10 @@ func TestFullServerHoldsFiringsBack(t *testing.T) {
 	r.publish(t, firings(2, 50, "x")...)
 	r.healthy(t, patience, "no more room for JetStream (max_file_store): nats: API error: code=503 err_code=10023 description=insufficient resources; "+
 		"to fix it: raise max_file_store")
-	tries, well := r.hooks.counts().failed[notify.FailureUnavailable], false
+	tries, well := r.metrics.counts().failed[notify.FailureUnavailable], false
 	testenv.Eventually(t, patience, func() bool {
 		well = well || r.Healthy() == nil
-		return r.hooks.counts().failed[notify.FailureUnavailable] >= tries+3
+		return r.metrics.counts().failed[notify.FailureUnavailable] >= tries+3
 	}, "events that are tried")
 	text := log.String()
 	if n := strings.Count(text, "events wait until the stream takes them"); well || n != 1 || strings.Contains(text, "takes events again") {

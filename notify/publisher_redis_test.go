@@ -86,8 +86,8 @@ func TestReclaimedFiringsAreStoredOnce(t *testing.T) {
 		t.Error("nothing was reclaimed")
 	}
 	r.stop(t)
-	if c := r.hooks.counts(); c.duplicates != 50 || c.fired != 50 {
-		t.Errorf("hooks counted %+v", c)
+	if c := r.metrics.counts(); c.duplicates != 50 || c.fired != 50 {
+		t.Errorf("counted %+v", c)
 	}
 }
 

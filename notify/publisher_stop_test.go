@@ -105,7 +105,7 @@ func TestEveryFiringIsSettledOrGivenBackWheneverRunEnds(t *testing.T) {
 			})
 		}
 		if round%2 == 0 {
-			testenv.Eventually(t, patience, func() bool { return r.hooks.counts().fired > round*10 }, "some firings")
+			testenv.Eventually(t, patience, func() bool { return r.metrics.counts().fired > round*10 }, "some firings")
 		}
 		r.stop(t)
 		publishers.Wait()

@@ -36,7 +36,7 @@ type running struct {
 	nc      *nats.Conn
 	js      jetstream.JetStream // on a connection of its own
 	settler *settlerRecorder
-	hooks   *hookCounter
+	metrics *metrics
 	cancel  context.CancelFunc
 	ended   chan struct{} // closed when Run has returned
 }
@@ -49,7 +49,7 @@ type natsServer interface {
 // start makes the streams and runs a publisher that connects to url. configure may change it first.
 func start(t *testing.T, server natsServer, url string, settler notify.Settler, configure func(*notify.Publisher)) *running {
 	t.Helper()
-	r := &running{js: server.JetStream(), settler: &settlerRecorder{}, hooks: &hookCounter{}, ended: make(chan struct{})}
+	r := &running{js: server.JetStream(), settler: &settlerRecorder{}, metrics: newMetrics(), ended: make(chan struct{})}
 	nc, err := nats.Connect(url, append(connect.NATSOptions(), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0))...)
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func start(t *testing.T, server natsServer, url string, settler notify.Settler, 
 	r.Publisher = notify.NewPublisher(nc, js, settler)
 	r.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
 	r.AckWait, r.DrainTimeout = longWait, patience
-	r.hooks.attach(r.Publisher)
+	r.Metrics = r.metrics
 	if configure != nil {
 		configure(r.Publisher)
 	}
@@ -182,8 +182,8 @@ func TestPublishedFiringsAreSettled(t *testing.T) {
 	r.settler.expect(t, 1000, 0)
 	testenv.Eventually(t, patience, func() bool { return r.InFlight() == 0 }, "an empty window")
 	r.stop(t)
-	if c := r.hooks.counts(); c.fired != 1000 || c.settled != 1000 || c.released != 0 || c.duplicates != 0 || c.early != 0 || len(c.failed) > 0 {
-		t.Errorf("hooks counted %+v", c)
+	if c := r.metrics.counts(); c.fired != 1000 || c.settled != 1000 || c.released != 0 || c.duplicates != 0 || c.early != 0 || len(c.failed) > 0 {
+		t.Errorf("counted %+v", c)
 	}
 	// A call is for 256 firings, or for all of 20 ms.
 	if _, _, calls := r.settler.counts(); calls > 1000/256+int(time.Since(began)/(20*time.Millisecond))+1 {
@@ -333,8 +333,8 @@ func TestExpiredLeaseIsNotPublished(t *testing.T) {
 	all[2].Lease, all[2].Received = 100*time.Millisecond, time.Now().Add(-95*time.Millisecond)
 	r.publish(t, all...)
 	r.settler.expect(t, 0, 3)
-	if c := r.hooks.counts(); len(c.failed) > 0 {
-		t.Errorf("hooks counted failures %v", c.failed)
+	if c := r.metrics.counts(); len(c.failed) > 0 {
+		t.Errorf("counted failures %v", c.failed)
 	}
 	good := firings(3, 1, "x")
 	r.publish(t, good...)

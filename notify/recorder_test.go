@@ -98,45 +98,75 @@ func (s *settlerRecorder) expect(t *testing.T, settled, released int) {
 	}
 }
 
-// hookCounts is what the hooks told.
-type hookCounts struct {
+// counts are the publisher's, as its metrics have them.
+type counts struct {
 	fired, duplicates, early, settled, released int
 	failed                                      map[notify.Failure]int
+	tooLate                                     int
+	late                                        map[string]notify.LateAction // the last action, by the timer's id
+	lost                                        uint64
 }
 
-// hookCounter counts what the hooks tell.
-type hookCounter struct {
+// metrics keeps the publisher's counts.
+type metrics struct {
+	asides chan *schedule.Firing // set aside; those without a reader are dropped
+
 	mu  sync.Mutex
-	now hookCounts
+	now counts
 }
 
-func (c *hookCounter) attach(p *notify.Publisher) {
-	locked := func(f func()) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		f()
+func newMetrics() *metrics {
+	return &metrics{
+		asides: make(chan *schedule.Firing, 10_000),
+		now:    counts{failed: map[notify.Failure]int{}, late: map[string]notify.LateAction{}},
 	}
-	c.now.failed = make(map[notify.Failure]int)
-	p.OnFired = func(_ *schedule.Firing, lateness time.Duration, duplicate bool) {
-		locked(func() {
-			c.now.fired++
-			if duplicate {
-				c.now.duplicates++
-			}
-			if lateness < 0 {
-				c.now.early++
-			}
-		})
-	}
-	p.OnFailed = func(class notify.Failure) { locked(func() { c.now.failed[class]++ }) }
-	p.OnSettled = func(n int) { locked(func() { c.now.settled += n }) }
-	p.OnReleased = func(n int) { locked(func() { c.now.released += n }) }
 }
 
-func (c *hookCounter) counts() hookCounts {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	now := c.now
-	now.failed = maps.Clone(now.failed)
+// add changes the counts.
+func (m *metrics) add(change func(*counts)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	change(&m.now)
+}
+
+func (m *metrics) Fired(_ *schedule.Firing, lateness time.Duration, duplicate bool) {
+	m.add(func(c *counts) {
+		c.fired++
+		if duplicate {
+			c.duplicates++
+		}
+		if lateness < 0 {
+			c.early++
+		}
+	})
+}
+
+func (m *metrics) Failed(class notify.Failure) { m.add(func(c *counts) { c.failed[class]++ }) }
+
+func (m *metrics) Settled(n int) { m.add(func(c *counts) { c.settled += n }) }
+
+func (m *metrics) Released(n int) { m.add(func(c *counts) { c.released += n }) }
+
+func (m *metrics) Lost(n uint64) { m.add(func(c *counts) { c.lost += n }) }
+
+func (m *metrics) Late(f *schedule.Firing, action notify.LateAction) {
+	m.add(func(c *counts) {
+		c.tooLate++
+		c.late[f.Key.ID] = action
+	})
+}
+
+func (m *metrics) SetAside(f *schedule.Firing) {
+	select {
+	case m.asides <- f:
+	default:
+	}
+}
+
+func (m *metrics) counts() counts {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now := m.now
+	now.failed, now.late = maps.Clone(now.failed), maps.Clone(now.late)
 	return now
 }

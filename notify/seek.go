@@ -37,7 +37,7 @@ type seeker struct {
 	failing int         // those on subjects that fail, until it is known whether they are stored
 }
 
-// mayLook tells whether an event on a subject that fails may be looked for, and if so counts it.
+// mayLook reports whether an event on a subject that fails may be looked for, and if so counts it.
 func (s *seeker) mayLook() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

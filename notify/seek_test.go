@@ -69,8 +69,8 @@ func TestStoredFiringsAreFoundBeyondTheWindow(t *testing.T) {
 	checkStream(t, collector, all)
 	collector.Stays(50, 50*time.Millisecond)
 	r.stop(t)
-	if c := r.hooks.counts(); c.duplicates != 40 || c.fired != 50 || c.early != 0 {
-		t.Errorf("hooks counted %+v, want 40 of 50 found", c)
+	if c := r.metrics.counts(); c.duplicates != 40 || c.fired != 50 || c.early != 0 {
+		t.Errorf("counted %+v, want 40 of 50 found", c)
 	}
 }
 
@@ -89,7 +89,7 @@ func TestGivenBackFiringsAreFoundBeyondTheWindow(t *testing.T) {
 	cut.publish(t, all...)
 	collector.Wait(20, patience)
 	proxy.Cut()
-	testenv.Eventually(t, patience, func() bool { return cut.hooks.counts().released == 20 }, "firings given back")
+	testenv.Eventually(t, patience, func() bool { return cut.metrics.counts().released == 20 }, "firings given back")
 	cut.stop(t)
 	forgetIDs(t, cut.js)
 
@@ -123,7 +123,7 @@ func TestFiringsThatCannotBeLookedForArePublished(t *testing.T) {
 	}
 	r.publish(t, all...)
 	r.settler.expect(t, 10, 0)
-	if c := r.hooks.counts(); c.fired != 10 || c.duplicates != 0 {
-		t.Errorf("hooks counted %+v", c)
+	if c := r.metrics.counts(); c.fired != 10 || c.duplicates != 0 {
+		t.Errorf("counted %+v", c)
 	}
 }

@@ -264,7 +264,7 @@ func (s *settler) settleBatch(ctx context.Context, q *queue, outcomes []schedule
 	}
 	if settled := len(outcomes) - len(again); settled > 0 {
 		s.left(q, settled)
-		s.OnSettled(settled)
+		s.Metrics.Settled(settled)
 	}
 	return err
 }
@@ -277,7 +277,7 @@ func (s *settler) release(ctx context.Context, outcomes []schedule.Outcome) {
 		s.Logger.Warn("cannot give back firings, they can be claimed again when their leases are over", "count", len(outcomes), "err", err)
 		return
 	}
-	s.OnReleased(len(outcomes))
+	s.Metrics.Released(len(outcomes))
 }
 
 // left takes n firings of a queue out of the count.

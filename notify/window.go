@@ -21,7 +21,7 @@ type window struct {
 	servers map[string]int // the same, by server
 }
 
-// hasRoom tells whether the window takes another firing of a server. What waits to be settled on one takes no room from others.
+// hasRoom reports whether the window takes another firing of a server. What waits to be settled on one takes no room from others.
 func (w *window) hasRoom(server string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -34,7 +34,7 @@ func (w *window) fits(server string) bool {
 	return w.load.Fits(w.size(), 1) && w.servers[server]+waiting < w.Window
 }
 
-// take takes in a firing of a server with a payload of so many bytes, and tells whether there was room for it.
+// take takes in a firing of a server with a payload of so many bytes, and reports whether there was room for it.
 func (w *window) take(server string, bytes int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

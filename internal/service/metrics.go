@@ -5,7 +5,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/retry"
 	"github.com/timerd-io/timerd/internal/status"
@@ -132,33 +131,7 @@ func (m *metrics) startAtZero() {
 // observe counts what the parts of the service do.
 func (m *metrics) observe(r registry, p *notify.Publisher, s *schedule.Schedule, c *retry.Consumer) {
 	r.asked("inflight_firings", "Firings claimed by this process and not yet settled.", nil, func() float64 { return float64(p.InFlight()) })
-	without := counting(r.counters("fired_without_payload_total", "Events whose payload was missing or too large when they were claimed, by status.", "status"),
-		event.StatusMissing, event.StatusTooLarge)
-	duplicates := r.counter("duplicates_total", "Events that JetStream had already, from an earlier try or another timerd, and dropped.")
-	p.OnFired = func(f *schedule.Firing, lateness time.Duration, duplicate bool) {
-		counts := m.firingsOf(f.Key)
-		counts.fired.WithLabelValues(string(f.Trigger)).Inc()
-		counts.lateness.Observe(lateness.Seconds())
-		m.counts.fired(counts.name, lateness)
-		switch f.Status {
-		case schedule.PayloadMissing:
-			without(event.StatusMissing)
-		case schedule.PayloadTooLarge:
-			without(event.StatusTooLarge)
-		}
-		if duplicate {
-			duplicates.Inc()
-		}
-	}
-	p.OnFailed = counting(r.counters("publish_failures_total", "Tries to publish an event that failed, by class.", "class"), notify.FailureDisconnected,
-		notify.FailureTimeout, notify.FailureNoStream, notify.FailureFull, notify.FailureUnavailable, notify.FailureRefused, notify.FailureTooLarge)
-	p.OnSettled = adding[int](r.counter("settled_total", "Firings taken out of the schedule: acknowledged, or too late to fire."))
-	p.OnReleased = adding[int](r.counter("released_total", "Claims given back because the event could not be published in time."))
-	p.OnLost = adding[uint64](r.counter("stream_lost_total", "Events that NATS had acknowledged to this process and has lost, at least."))
-	late := counting(r.counters("late_total", "Timers that were claimed too late to fire, by outcome: dead letters, or dropped.", "action"), notify.LateDead, notify.LateDrop)
-	p.OnLate = func(_ *schedule.Firing, action notify.LateAction) { late(action) }
-	p.OnSetAside = func(*schedule.Firing) { m.setAside.WithLabelValues(string(query.ParkedRefused)).Inc() }
-
+	p.Metrics = newPublished(m, r)
 	skipped := adding[int64](r.counter("occurrences_skipped_total", "Occurrences of repeating timers that were missed and never fire."))
 	s.OnSkipped = func(_ *schedule.Firing, n int64) { skipped(n) }
 

@@ -1,0 +1,71 @@
+package service
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/query"
+	"github.com/timerd-io/timerd/notify"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// published counts the publisher's work; it is a notify.Metrics.
+type published struct {
+	all                             *metrics
+	duplicates                      prometheus.Counter
+	settled, released, lost         prometheus.Counter
+	withoutPayload, failed, tooLate *prometheus.CounterVec
+}
+
+func newPublished(all *metrics, r registry) *published {
+	p := &published{
+		all:        all,
+		duplicates: r.counter("duplicates_total", "Events that JetStream had already, from an earlier try or another timerd, and dropped."),
+		settled:    r.counter("settled_total", "Firings taken out of the schedule: acknowledged, or too late to fire."),
+		released:   r.counter("released_total", "Claims given back because the event could not be published in time."),
+		lost:       r.counter("stream_lost_total", "Events that NATS had acknowledged to this process and has lost, at least."),
+		withoutPayload: r.counters("fired_without_payload_total",
+			"Events whose payload was missing or too large when they were claimed, by status.", "status"),
+		failed:  r.counters("publish_failures_total", "Tries to publish an event that failed, by class.", "class"),
+		tooLate: r.counters("late_total", "Timers that were claimed too late to fire, by outcome: dead letters, or dropped.", "action"),
+	}
+	counting(p.withoutPayload, event.StatusMissing, event.StatusTooLarge)
+	counting(p.failed, notify.FailureDisconnected, notify.FailureTimeout, notify.FailureNoStream, notify.FailureFull,
+		notify.FailureUnavailable, notify.FailureRefused, notify.FailureTooLarge)
+	counting(p.tooLate, notify.LateDead, notify.LateDrop)
+	return p
+}
+
+func (p *published) Fired(f *schedule.Firing, lateness time.Duration, duplicate bool) {
+	counts := p.all.firingsOf(f.Key)
+	counts.fired.WithLabelValues(string(f.Trigger)).Inc()
+	counts.lateness.Observe(lateness.Seconds())
+	p.all.counts.fired(counts.name, lateness)
+	switch f.Status {
+	case schedule.PayloadMissing:
+		p.withoutPayload.WithLabelValues(event.StatusMissing).Inc()
+	case schedule.PayloadTooLarge:
+		p.withoutPayload.WithLabelValues(event.StatusTooLarge).Inc()
+	}
+	if duplicate {
+		p.duplicates.Inc()
+	}
+}
+
+func (p *published) Failed(class notify.Failure) { p.failed.WithLabelValues(string(class)).Inc() }
+
+func (p *published) Settled(n int) { p.settled.Add(float64(n)) }
+
+func (p *published) Released(n int) { p.released.Add(float64(n)) }
+
+func (p *published) SetAside(*schedule.Firing) {
+	p.all.setAside.WithLabelValues(string(query.ParkedRefused)).Inc()
+}
+
+func (p *published) Late(_ *schedule.Firing, action notify.LateAction) {
+	p.tooLate.WithLabelValues(string(action)).Inc()
+}
+
+func (p *published) Lost(n uint64) { p.lost.Add(float64(n)) }
