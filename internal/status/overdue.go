@@ -10,6 +10,7 @@ import (
 	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/query"
+	"github.com/timerd-io/timerd/internal/rights"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -65,6 +66,9 @@ func (w *OverdueWatch) look(ctx context.Context, f *facts) (*Overdue, error) {
 	defer w.mu.Unlock()
 	if !w.at.IsZero() && time.Since(w.at) < overdueAge {
 		return w.last, nil
+	}
+	if err := context.Cause(ctx); err != nil { // another look at a silent server took the time: no other one is to blame
+		return nil, err
 	}
 	lease, since := overdueAfter(f.members)
 	seen, err := f.countOverdue(ctx, since)
@@ -161,7 +165,11 @@ func (f *facts) gatherOverdue(ctx context.Context) {
 // checkOverdue reports timers that are due and not settled for longer than that may take.
 func checkOverdue(f *facts, p *diag.Findings) {
 	if f.overdueErr != nil && !f.impaired() {
-		p.Fail("let the user run what deploy/users.acl grants to timerd", "cannot tell whether timers are overdue: %v", f.overdueErr)
+		fix := "run timerd doctor, which asks each server of Redis"
+		if rights.Refused(f.overdueErr) {
+			fix = "let the user run what deploy/users.acl grants to timerd"
+		}
+		p.Fail(fix, "cannot tell whether timers are overdue: %v", f.overdueErr)
 		return
 	}
 	o := f.overdue

@@ -1,9 +1,12 @@
 package status
 
 import (
+	"context"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/query"
 )
 
@@ -47,5 +50,20 @@ func TestOverdueTimersMoveOnOrStandStill(t *testing.T) {
 				t.Errorf("%s: %d: %+v, want %+v", name, i, w.last, l)
 			}
 		}
+	}
+}
+
+// A look that had to wait for another one until its time was over blames no server, and proposes no rights.
+func TestOverdueInNoTime(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	f := &facts{}
+	f.gatherOverdue(ctx)
+	var found diag.Findings
+	checkOverdue(f, &found)
+	want := "cannot tell whether timers are overdue: context canceled"
+	if len(found) != 1 || found[0].Text != want || strings.Contains(found[0].Fix, "users.acl") {
+		t.Errorf("%+v, want %s", found, want)
 	}
 }
