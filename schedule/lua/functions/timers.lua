@@ -26,9 +26,12 @@ end
 -- there may be 512 MB. So does the number of arguments: more than MAX_ARGUMENTS say something twice.
 local MAX_WORD, MAX_ARGUMENTS = 16, 32
 
+-- MAX_INTEGER is the length of an integer of 64 bits. What is out of range is refused as that.
+local MAX_INTEGER = 20
+
 -- parse_integer reads an integer, or returns nil.
 local function parse_integer(s)
-  if s and #s <= MAX_WORD and string.find(s, '^-?%d+$') then return tonumber(s) end
+  if s and #s <= MAX_INTEGER and string.find(s, '^-?%d+$') then return tonumber(s) end
 end
 
 -- word returns an argument in capitals; nothing for one that is too long for any option, or missing.
