@@ -62,6 +62,7 @@ func TestUsage(t *testing.T) {
 		{"set a:b:c:d -5s", "DELAY cannot be negative"},
 		{"set a:b:c:d 5s --nosuch", "unknown flag: --nosuch"},
 		{"statsu --json", `unknown command "statsu"; did you mean status?`},
+		{"dead lss", `unknown command "lss"; did you mean ls?`},
 		{"dead lss --limit 1", `unknown command "lss"`},
 		{"--jsno", "unknown flag: --jsno"},
 		{"ls shop order", "want [NAMESPACE], got 2 arguments"},

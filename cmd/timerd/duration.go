@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -14,6 +15,8 @@ const day = 24 * time.Hour
 // showAbout writes a duration to a sensible precision: milliseconds below ten seconds, minutes from a day on.
 func showAbout(d time.Duration) string {
 	switch {
+	case d == math.MaxInt64: // as much as time.Until can return
+		return "over 292 years"
 	case d < 10*time.Second:
 		d = d.Round(time.Millisecond)
 	case d < day:

@@ -34,6 +34,7 @@ func TestShowAbout(t *testing.T) {
 	for want, d := range map[string]time.Duration{
 		"9.123s": 9123456 * time.Microsecond, "1m 1s": 60700 * time.Millisecond, "1d": day + 29*time.Second, "40d 51m": 40*day + 50*time.Minute + 59*time.Second,
 		"0s": 400 * time.Microsecond, "59m 59s": time.Hour - time.Second,
+		"over 292 years": time.Until(time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)),
 	} {
 		if got := showAbout(d); got != want {
 			t.Errorf("%v is about %q, want %q", d, got, want)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
@@ -81,6 +82,7 @@ func moveKey(cmd *cobra.Command, arg string, to admin.Moment) error {
 		warnIfUnattended(ctx, cmd, rdb)
 		text := "fires now"
 		if at.After(now) {
+			at = at.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond) // as the schedule rounds it
 			text = "is due at " + at.UTC().Format(timeLayout) + " (" + showWait(at.Sub(now)).text + ")"
 		}
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", name, text)

@@ -87,6 +87,7 @@ func noSuchCommand(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	near := ""
+	cmd.SuggestionsMinimumDistance = cmd.Root().SuggestionsMinimumDistance
 	if names := cmd.SuggestionsFor(args[0]); len(names) > 0 {
 		near = "; did you mean " + strings.Join(names, " or ") + "?"
 	}
