@@ -207,6 +207,23 @@ func TestMaxAckPendingWithinLimits(t *testing.T) {
 	}
 }
 
+// An account without room for another consumer is named, with what to do.
+func TestMaxConsumersIsNamed(t *testing.T) {
+	t.Parallel()
+	nats := testenv.NATS(t)
+	js := nats.JetStream()
+	makeStreams(t, js)
+	nats.Limit(func(l *server.JetStreamAccountLimits) { l.MaxConsumers = 1 })
+	_, err := js.CreateConsumer(t.Context(), "TIMERS", jetstream.ConsumerConfig{Durable: "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const want = "NATS allows no further consumer (max_consumers of the account or of stream TIMERS): remove one"
+	if err := client.NewConsumer(js).Consume(t.Context(), "*", ignore); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
+	}
+}
+
 // A program with more handlers, or fewer, goes on with the consumer that is there, also with one that has another max_waiting.
 func TestConcurrencyGrowsAndShrinks(t *testing.T) {
 	t.Parallel()

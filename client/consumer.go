@@ -255,8 +255,12 @@ func (c *Consumer) bind(ctx context.Context, ns keys.Namespace) error {
 	return c.explain(c.put(ctx, have, c.js.UpdateConsumer))
 }
 
-// codeMaxAckPending is JetStream's error code for a consumer with more MaxAckPending than the server or the account allows.
-const codeMaxAckPending jetstream.ErrorCode = 10121
+// JetStream's error codes for a consumer that the limits of the server, the account or the stream do not allow: one more
+// than there may be, and one with a higher MaxAckPending.
+const (
+	codeMaxConsumers  jetstream.ErrorCode = 10026
+	codeMaxAckPending jetstream.ErrorCode = 10121
+)
 
 // put makes or updates the durable consumer. If the default of MaxAckPending exceeds a limit, it takes what JetStream
 // gives.
@@ -265,27 +269,32 @@ func (c *Consumer) put(
 	do func(context.Context, string, jetstream.ConsumerConfig) (jetstream.Consumer, error),
 ) error {
 	_, err := do(ctx, c.Stream, config)
-	if c.yields && exceedsAckPending(err) {
+	if c.yields && refusedBy(err, codeMaxAckPending) {
 		config.MaxAckPending = 0
 		_, err = do(ctx, c.Stream, config)
 	}
 	return err
 }
 
-// exceedsAckPending reports whether a limit of MaxAckPending is the reason of an error.
-func exceedsAckPending(err error) bool {
+// refusedBy reports whether JetStream has refused a request with an error code.
+func refusedBy(err error, code jetstream.ErrorCode) bool {
 	refused, ok := errors.AsType[*jetstream.APIError](err)
-	return ok && refused.ErrorCode == codeMaxAckPending
+	return ok && refused.ErrorCode == code
 }
 
+// explain adds to an error of JetStream what to do. It returns nil for nil.
 func (c *Consumer) explain(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, jetstream.ErrStreamNotFound):
 		return fmt.Errorf("JetStream has no stream %q: start timerd, which makes it, or set Consumer.Stream: %w", c.Stream, err)
-	case exceedsAckPending(err):
-		return fmt.Errorf("Consumer.MaxAckPending is %d, more than NATS allows (max_ack_pending of the server, the account or the stream): set a lower one, or raise that limit: %w", c.MaxAckPending, err)
+	case refusedBy(err, codeMaxConsumers):
+		return fmt.Errorf("NATS allows no further consumer (max_consumers of the account or of stream %s): "+
+			"remove one that no program reads, or raise that limit: %w", c.Stream, err)
+	case refusedBy(err, codeMaxAckPending):
+		return fmt.Errorf("Consumer.MaxAckPending is %d, more than NATS allows (max_ack_pending of the server, the account "+
+			"or the stream): set a lower one, or raise that limit: %w", c.MaxAckPending, err)
 	case errors.Is(err, jetstream.ErrNotPullConsumer):
 		return fmt.Errorf("the durable consumer %q of stream %q is a push consumer: give Consumer.Durable another name: %w", c.Durable, c.Stream, err)
 	}
