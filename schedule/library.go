@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -180,6 +181,29 @@ func (n *Node) listLibrary(ctx context.Context, withCode bool) (*redis.Library, 
 		return nil, nil
 	}
 	return &found[0], nil
+}
+
+// PayloadLimit returns the payload limit of the function library in Redis, in bytes; the least one of several, and
+// DefaultMaxPayload without a library.
+func (s *Schedule) PayloadLimit(ctx context.Context) (int, error) {
+	nodes, err := s.Nodes(ctx)
+	if err != nil {
+		return 0, err
+	}
+	least := 0
+	for _, n := range nodes {
+		found, err := n.listLibrary(ctx, false)
+		if err != nil {
+			return 0, err
+		}
+		if found == nil {
+			continue
+		}
+		if limit := limitOf(found); limit > 0 && (least == 0 || limit < least) {
+			least = limit
+		}
+	}
+	return cmp.Or(least, DefaultMaxPayload), nil
 }
 
 // limitOf returns the payload limit that a function library states, or 0.

@@ -117,6 +117,18 @@ func (s stretches) option() string {
 	return text.String()
 }
 
+// numbers returns the stretches as readStretches reads them; nil for none.
+func (s stretches) numbers() []int64 {
+	if len(s.all) == 0 {
+		return nil
+	}
+	all := []int64{int64(s.from)}
+	for _, one := range s.all {
+		all = append(all, int64(one.first), int64(one.end))
+	}
+	return all
+}
+
 // next returns the first occurrence after a time that is in no stretch that has ended; false if there is none.
 func (s stretches) next(r *cron.Repetition, after time.Time) (time.Time, bool) {
 	at, ok := r.Next(after)

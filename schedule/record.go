@@ -80,8 +80,11 @@ func (o Origin) option() string {
 	if o == (Origin{}) {
 		return ""
 	}
-	return fmt.Sprintf(";%s=%d.%d", optionOrigin, o.Due, o.Attempt)
+	return ";" + optionOrigin + "=" + o.String()
 }
+
+// String returns o as readOrigin reads it.
+func (o Origin) String() string { return fmt.Sprintf("%d.%d", o.Due, o.Attempt) }
 
 // readOrigin reads the value of the option.
 func readOrigin(value string) Origin {

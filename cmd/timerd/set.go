@@ -31,7 +31,7 @@ PAYLOAD is the payload of the event; - reads it from standard input.
 
 With --from, set the timers of a file, or of standard input if it is -. Each line is a JSON object:
 
-  key             app:module:type:id
+  key             app:module:type:id; key_base64 instead for one that is not UTF-8
   payload         a string is used as it is, another value as JSON; left out, it is empty
   payload_base64  the payload in base64, instead
   px              the delay in milliseconds
@@ -41,7 +41,11 @@ With --from, set the timers of a file, or of standard input if it is -. Each lin
   late            as --late, in milliseconds
   drop_late       true: as --drop-late
 
-Bad lines are reported with their numbers and the others are set; the exit code is then 1.`,
+Lines of timerd export have a due time and more: they are set as they were; a timer that is there
+already is left alone. timerd schema timer describes every member.
+
+Bad lines are reported with their numbers and the others are set; the exit code is then 1. Until all
+lines are done, FILE.done notes the last one; the next call goes on behind it.`,
 		Example: `  timerd set shop:order:timeout:42 30m '{"order":42}'
   timerd set shop:report:daily:1 2027-01-01T00:00:00Z
   timerd set shop:otp:sms:7 1m '{"code":1234}' --late 30s --drop-late

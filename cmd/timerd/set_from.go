@@ -4,37 +4,33 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
-	"reflect"
-	"strings"
-	"time"
-	"unicode/utf8"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/client"
-	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/textfile"
-	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // setFrom sets the timers of a file, each line for itself.
 func setFrom(cmd *cobra.Command, flags setFlags) error {
 	return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
-		in, err := openFrom(cmd, flags.from)
+		in, note, err := openFrom(cmd, flags.from)
 		if err != nil {
 			return err
 		}
 		defer func() { _ = in.Close() }() // it was only read
-		b := fileSetter{cmd: cmd, timers: client.New(rdb), asJSON: flags.asJSON}
+		b := fileSetter{cmd: cmd, rdb: rdb, timers: client.New(rdb), asJSON: flags.asJSON, note: note}
+		if note != nil {
+			b.set, b.there, b.bad = note.Set, note.There, note.Bad
+		}
 		err = b.setAll(ctx, in)
+		err = errors.Join(err, note.close(err == nil))
 		if err != nil && ctx.Err() != nil && !errors.Is(err, errInterrupted) {
 			err = fmt.Errorf("interrupted: %w", err)
 		}
@@ -53,46 +49,66 @@ func setFrom(cmd *cobra.Command, flags setFlags) error {
 	})
 }
 
-// openFrom opens a file, or standard input for -.
-func openFrom(cmd *cobra.Command, name string) (io.ReadCloser, error) {
+// openFrom opens a file behind the lines that are done, or standard input for -.
+func openFrom(cmd *cobra.Command, name string) (io.ReadCloser, *fileNote, error) {
 	if name == "-" {
 		sayReading(cmd, "timers, a JSON object in each line,")
-		return openStdin(cmd), nil
+		return openStdin(cmd), nil, nil
 	}
 	file, err := os.Open(name)
 	if err != nil {
-		return nil, fmt.Errorf("--from: %w", err)
+		return nil, nil, fmt.Errorf("--from: %w", err)
 	}
-	return file, nil
+	note, err := readNote(file, name)
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("--from: %w", err), file.Close())
+	}
+	if note != nil && note.Line > 0 {
+		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: going on behind line %d, as %s says\n", note.Line, note.path)
+	}
+	return file, note, nil
 }
 
 // fileSetter sets timers of lines, some in each round trip.
 type fileSetter struct {
 	cmd    *cobra.Command
+	rdb    redis.UniversalClient
 	timers *client.Timers
 	asJSON bool
+	note   *fileNote // nil for standard input
+
+	schedule *schedule.Schedule // for exported timers; nil before the first of them
+	most     int                // bytes of their payloads
 
 	lines           []bulkLine // read, and not set yet
+	bytes           int        // of these
 	set, there, bad int
 }
 
 // bulkLine is a line and what it says.
 type bulkLine struct {
-	number  int
-	setting client.Setting
-	attempt int   // 0: none is said
-	fault   error // why it sets nothing
+	number int
+	parsedLine
+	fault error // why it sets nothing
 }
 
-// bulkLines is how many lines are set together at most.
-const bulkLines = 512
+// Bounds of the lines that are set together, and of one line, in bytes.
+const (
+	bulkLines   = 512
+	bulkBytes   = 4 << 20
+	longestLine = 64 << 20
+)
 
 // setAll sets the timers of all lines. Where no more lines have come yet, it sets those that have: what follows may take
 // its time. It stops at an error that is not that of a line.
 func (b *fileSetter) setAll(ctx context.Context, in io.Reader) error {
 	reader := bufio.NewReaderSize(in, 64<<10)
-	for number := 1; ; number++ {
-		line, err := reader.ReadBytes('\n')
+	first, offset := 1, int64(0)
+	if b.note != nil {
+		first, offset = b.note.Line+1, b.note.Offset
+	}
+	for number := first; ; number++ {
+		line, size, err := readLine(reader)
 		if err != nil && !errors.Is(err, io.EOF) {
 			return errors.Join(b.flush(ctx), fmt.Errorf("line %d and the rest: %w", number, err))
 		}
@@ -100,23 +116,49 @@ func (b *fileSetter) setAll(ctx context.Context, in io.Reader) error {
 		if notText != nil {
 			return errors.Join(b.flush(ctx), fmt.Errorf("line %d and the rest: %w", number, notText))
 		}
-		if len(line) > 0 {
-			l := bulkLine{number: number}
-			l.setting, l.attempt, l.fault = parseSetLine(line)
-			b.lines = append(b.lines, l)
+		l := bulkLine{number: number}
+		if size > longestLine {
+			l.fault = fmt.Errorf("it has %d bytes: want at most %d", size, longestLine)
+		} else if len(line) > 0 {
+			l.parsedLine, l.fault = parseSetLine(line)
 		}
-		if err != nil {
-			return b.flush(ctx)
-		}
-		if len(b.lines) == bulkLines || !hasLine(reader) {
+		if n := len(b.lines); n > 0 && (b.lines[n-1].imported == nil) != (l.imported == nil) { // in the order of the file
 			if err := b.flush(ctx); err != nil {
 				return err
 			}
 		}
+		if len(line) > 0 {
+			b.lines = append(b.lines, l)
+			b.bytes += len(line)
+		}
+		offset += size
+		if err != nil {
+			return b.flush(ctx)
+		}
+		if len(b.lines) >= bulkLines || b.bytes >= bulkBytes || !hasLine(reader) {
+			if err := b.flush(ctx); err != nil {
+				return err
+			}
+			b.note.done(b, number, offset)
+		}
 	}
 }
 
-// hasLine tells whether another line has been read already.
+// readLine reads a line with its end. Of one that is longer than longestLine it returns the beginning. size is in bytes.
+func readLine(r *bufio.Reader) (line []byte, size int64, err error) {
+	for {
+		part, err := r.ReadSlice('\n')
+		size += int64(len(part))
+		if len(line) <= longestLine {
+			line = append(line, part...)
+		}
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			return line, size, err
+		}
+	}
+}
+
+// hasLine reports whether another line has been read already.
 func hasLine(r *bufio.Reader) bool {
 	text, _ := r.Peek(r.Buffered()) // what is there never fails
 	return bytes.IndexByte(text, '\n') >= 0
@@ -124,13 +166,10 @@ func hasLine(r *bufio.Reader) bool {
 
 // flush sets the timers of the lines that were read, and reports those that are bad.
 func (b *fileSetter) flush(ctx context.Context) error {
-	var settings []client.Setting
-	for _, l := range b.lines {
-		if l.fault == nil {
-			settings = append(settings, l.setting)
-		}
+	results, err := b.setLines(ctx)
+	if err != nil {
+		return err
 	}
-	results, _ := b.timers.SetMany(ctx, settings) // each result has its own error
 	var failed error
 	unknown, next := 0, 0
 	for _, l := range b.lines {
@@ -145,9 +184,9 @@ func (b *fileSetter) flush(ctx context.Context) error {
 			if b.asJSON {
 				failed = errors.Join(failed, writeJSON(b.cmd.OutOrStdout(), newTimerView(l.setting.Key, result.Due, l.attempt)))
 			}
-		case errors.Is(fault, client.ErrNotSet):
+		case errors.Is(fault, client.ErrNotSet), errors.Is(fault, schedule.ErrThere):
 			b.there++
-		case l.fault != nil || errors.Is(fault, client.ErrInvalid):
+		case l.fault != nil || isLineFault(fault):
 			b.bad++
 			fmt.Fprintf(b.cmd.ErrOrStderr(), "timerd: line %d: %v\n", l.number, fault)
 		default:
@@ -159,134 +198,44 @@ func (b *fileSetter) flush(ctx context.Context) error {
 	if unknown > 0 {
 		failed = fmt.Errorf("%w\nIt, the next %d lines and the rest may not be set: set them again", failed, unknown-1)
 	}
-	b.lines = b.lines[:0]
+	b.lines, b.bytes = b.lines[:0], 0
 	return failed
 }
 
-// setLine is a line of timerd set --from.
-type setLine struct {
-	Key           string          `json:"key"`
-	Payload       json.RawMessage `json:"payload"`
-	PayloadBase64 *string         `json:"payload_base64"`
-	PX            *int64          `json:"px"` // ms
-	At            *int64          `json:"at"` // unix ms
-	Attempt       *int            `json:"attempt"`
-	NX            bool            `json:"nx"`
-	Late          *int64          `json:"late"` // ms
-	DropLate      bool            `json:"drop_late"`
+// isLineFault reports whether an error is that of a line, and others can be set.
+func isLineFault(err error) bool {
+	return errors.Is(err, client.ErrInvalid) || errors.Is(err, schedule.ErrTooManyRetries) || errors.Is(err, schedule.ErrKeyRights) ||
+		errors.Is(err, schedule.ErrExported)
 }
 
-// parseSetLine reads a line of timerd set --from. The attempt is 0 if the line has none.
-func parseSetLine(line []byte) (s client.Setting, attempt int, err error) {
-	if !utf8.Valid(line) {
-		return s, 0, errors.New("it is not UTF-8: use payload_base64 for binary data")
-	}
-	var l setLine
-	decoder := json.NewDecoder(bytes.NewReader(line))
-	decoder.DisallowUnknownFields()
-	if err := decoder.Decode(&l); err != nil {
-		return s, 0, jsonFault(err)
-	}
-	if rest := bytes.TrimSpace(line[decoder.InputOffset():]); len(rest) > 0 {
-		return s, 0, fmt.Errorf("want one JSON object, got %q after it", clip(string(rest)))
-	}
-	if _, err := keys.Parse(l.Key); err != nil {
-		return s, 0, fmt.Errorf("key %q: %w", keys.Abbreviate(l.Key), err)
-	}
-	s.Key = l.Key
-	if s.When, err = l.when(); err != nil {
-		return s, 0, err
-	}
-	if s.Payload, err = l.payload(); err != nil {
-		return s, 0, err
-	}
-	if l.Attempt != nil {
-		if attempt = *l.Attempt; attempt < 1 || attempt > math.MaxInt32 {
-			return s, 0, fmt.Errorf("attempt is %d: want a number from 1 to %d", attempt, math.MaxInt32)
+// setLines sets the timers of the lines without a fault, all of which are exported ones or none. It returns a result for each.
+func (b *fileSetter) setLines(ctx context.Context) ([]client.SetResult, error) {
+	var settings []client.Setting
+	var imported []schedule.Imported
+	for _, l := range b.lines {
+		switch {
+		case l.fault != nil:
+		case l.imported != nil:
+			imported = append(imported, *l.imported)
+		default:
+			settings = append(settings, l.setting)
 		}
-		s.Options = append(s.Options, client.Attempt(attempt))
 	}
-	if l.NX {
-		s.Options = append(s.Options, client.NX())
+	if len(imported) == 0 {
+		results, _ := b.timers.SetMany(ctx, settings) // each result has its own error
+		return results, nil
 	}
-	option, err := l.late()
-	s.Options = append(s.Options, option...)
-	return s, attempt, err
-}
-
-// late returns the option for a limit, if there is one.
-func (l setLine) late() ([]client.SetOption, error) {
-	switch {
-	case l.Late == nil && l.DropLate:
-		return nil, errors.New("drop_late goes with late")
-	case l.Late == nil:
-		return nil, nil
-	case *l.Late < 0 || *l.Late > policy.Longest.Milliseconds():
-		return nil, fmt.Errorf("late is %d: want milliseconds from 0, for no limit, to %d", *l.Late, policy.Longest.Milliseconds())
-	}
-	most := time.Duration(*l.Late) * time.Millisecond
-	if l.DropLate {
-		return []client.SetOption{client.DropLate(most)}, nil
-	}
-	return []client.SetOption{client.Late(most)}, nil
-}
-
-func (l setLine) when() (client.When, error) {
-	switch {
-	case l.PX == nil && l.At == nil:
-		return client.When{}, errors.New("no time is given: want px or at")
-	case l.PX != nil && l.At != nil:
-		return client.When{}, errors.New("px and at exclude each other")
-	case l.At != nil:
-		return client.At(time.UnixMilli(*l.At)), nil
-	case *l.PX < 1:
-		return client.When{}, fmt.Errorf("px is %d: want 1 or more", *l.PX)
-	case *l.PX > math.MaxInt64/int64(time.Millisecond):
-		return client.When{}, fmt.Errorf("px is %d: want at most 10 years", *l.PX)
-	}
-	return client.After(time.Duration(*l.PX) * time.Millisecond), nil
-}
-
-func (l setLine) payload() ([]byte, error) {
-	switch {
-	case l.Payload != nil && l.PayloadBase64 != nil:
-		return nil, errors.New("payload and payload_base64 exclude each other")
-	case l.PayloadBase64 != nil:
-		payload, err := base64.StdEncoding.DecodeString(*l.PayloadBase64)
+	if b.schedule == nil {
+		s := schedule.New(b.rdb, schedule.DefaultMaxPayload)
+		most, err := s.PayloadLimit(ctx)
 		if err != nil {
-			err = fmt.Errorf("payload_base64: %w", err)
+			return nil, err
 		}
-		return payload, err
-	case len(l.Payload) > 0 && l.Payload[0] == '"':
-		var text string
-		err := json.Unmarshal(l.Payload, &text)
-		return []byte(text), err
+		b.schedule, b.most = s, most
 	}
-	return l.Payload, nil
+	results := make([]client.SetResult, len(imported))
+	for i, err := range b.schedule.Import(ctx, imported, b.most) {
+		results[i] = client.SetResult{Due: schedule.Millis(imported[i].Due).Time(), Err: err}
+	}
+	return results, nil
 }
-
-// jsonFault says what is wrong with a line of JSON in words of the line.
-func jsonFault(err error) error {
-	if mistake, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
-		want := "a JSON object"
-		switch mistake.Type.Kind() {
-		case reflect.String:
-			want = "a string"
-		case reflect.Int, reflect.Int64:
-			want = "a whole number"
-		case reflect.Bool:
-			want = "true or false"
-		}
-		if mistake.Field == "" {
-			return fmt.Errorf("want %s, got %s", want, mistake.Value)
-		}
-		return fmt.Errorf("%s: want %s, got %s", mistake.Field, want, mistake.Value)
-	}
-	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return errors.New("want a JSON object, got the beginning of one")
-	}
-	return fmt.Errorf("want a JSON object: %s", strings.TrimPrefix(err.Error(), "json: "))
-}
-
-// clip cuts what a message quotes to a few characters.
-func clip(s string) string { return cutText(s, 40, false) }

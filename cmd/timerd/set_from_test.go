@@ -52,7 +52,17 @@ func TestSetFrom(t *testing.T) {
 		{`["app:m:t:24",1000]`, "want a JSON object, got array"},
 		{"{\"key\":\"app:m:t:\xff\",\"px\":1000}", "it is not UTF-8"},
 		{`{"key":"app:m:t:26","px":1000,"payload":"` + strings.Repeat("x", 1001) + `"}`, "1001"}, // says Redis
-		{`{"key":"app:m:t:empty","px":3600000}`, ""},                                             // without a line end
+		{`{"key":"app:m:t:27","px":1000,"key_base64":"YQ=="}`, "key and key_base64 exclude each other"},
+		{`{"key":"app:m:t:28","due":1000,"nx":true}`, "it excludes px, at and nx"},
+		{`{"key":"app:m:t:29","px":1000,"origin":"1000.1"}`, "a field of an exported timer and no due"},
+		{`{"key":"app:m:t:30","due":253402300800000}`, "due is 253402300800000"},
+		{`{"key":"app:m:t:31","due":1000,"origin":"x"}`, `origin is "x"`},
+		{`{"key":"app:m:t:32","due":1000,"origin":"1000.1;L=1"}`, "origin is"},
+		{`{"key":"app:m:t:33","due":1000,"traceparent":"a:b;L=1"}`, "traceparent: want one of W3C"},
+		{`{"key":"app:m:t:34","due":1000,"repeat":"every 1s"}`, "repeat and occurrence go together"},
+		{`{"key":"app:m:t:35","due":1000,"repetition":{"serial":1,"nominal":1,"from":1}}`, "repetition goes with repeat"},
+		{`{"key":"app:m:t:36","due":1000,"payload":"` + strings.Repeat("x", 1001) + `"}`, "at most 1000 are allowed"},
+		{`{"key":"app:m:t:empty","px":3600000}`, ""}, // without a line end
 	}
 	var text []string
 	for _, l := range lines {
@@ -63,7 +73,7 @@ func TestSetFrom(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, out, errs := timerd(t, "", "set", "--from", file)
-	if code != exitFailed || out != "6 set, 1 there already, 24 bad\n" {
+	if code != exitFailed || out != "6 set, 1 there already, 34 bad\n" {
 		t.Errorf("exit code %d\n%s", code, out)
 	}
 	said := strings.Split(strings.TrimSpace(errs), "\n")

@@ -46,6 +46,8 @@ type Timer struct {
 	Origin schedule.Origin // of one that fired before
 	// TraceParent is the trace that it was set in, unless its payload says that.
 	TraceParent string
+	// Record is all that the schedule says of it, without the payload.
+	Record schedule.Record
 }
 
 // take adds what the record says, of which the payload has size bytes in full.
@@ -58,6 +60,8 @@ func (t *Timer) take(text string, size int) {
 	if t.Status == schedule.PayloadPresent {
 		t.Payload, t.Size = []byte(r.Payload), size
 	}
+	r.Payload = ""
+	t.Record = r
 }
 
 // Which returns what names the timer.

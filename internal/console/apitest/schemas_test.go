@@ -138,6 +138,15 @@ func TestSchemasRefuse(t *testing.T) {
 		{"answer", `{"result":"ok"}`},
 		{"answer", `{"result":"postpone"}`},
 		{"answer", `{"result":"retry","delay":"soon"}`},
+		{"timer", `{"key":"a:b:c:d"}`},
+		{"timer", `{"key":"a:b:c:d","key_base64":"YTpiOmM6ZA==","px":1}`},
+		{"timer", `{"key":"a:b:c:d","px":1,"due":1}`},
+		{"timer", `{"key":"a:b:c:d","due":1,"nx":true}`},
+		{"timer", `{"key":"a:b:c:d","at":1,"origin":"1.1"}`},
+		{"timer", `{"key":"a:b:c:d","due":1,"origin":"now"}`},
+		{"timer", `{"key":"a:b:c:d","due":1,"repeat":"every 5m0s"}`},
+		{"timer", `{"key":"a:b:c:d","px":1,"drop_late":true}`},
+		{"timer", `{"key":"a:b:c:d","px":1,"unless":"x"}`},
 	} {
 		if fits(t, compiled(t, c.schema), c.text) == nil {
 			t.Errorf("%s fits the schema %s", c.text, c.schema)
@@ -149,6 +158,13 @@ func TestSchemasRefuse(t *testing.T) {
 		{"request", `{"Timer-Delay-Least":"1.5s"}`},
 		{"answer", `{"id":"a@1.1","result":"done"}`},
 		{"answer", `{"result":"postpone","delay":"10m"}`},
+		{"timer", `{"key":"a:b:c:d","payload":{"a":1},"px":1,"nx":true,"attempt":3,"late":0,"drop_late":true}`},
+		{"timer", `{"key_base64":"/zpiOmM6ZA==","payload_base64":"/w==","at":0}`},
+		{"timer", `{"key":"a:b:c:d","state":"held","payload":"","due":1795723806433,"attempt":2,"late":5000,"origin":"1795723801403.1",` +
+			`"replayed":1795723801404,"traceparent":"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01","tracestate":"a=b","expired":true,` +
+			`"repeat":"every 500ms","occurrence":1,"repetition":{"serial":1795723805933438,"nominal":1795723806433,"from":1795723805933,` +
+			`"times":5,"until":1795723906433,"catchup":1000,"left_out":[1,2,3]}}`},
+		{"timer", `{"key":"a:b:c:d","state":"pending","due":1795723806433,"beside":true,"datastatus":"missing"}`},
 	} {
 		if err := fits(t, compiled(t, c.schema), c.text); err != nil {
 			t.Errorf("%s does not fit the schema %s: %v", c.text, c.schema, err)

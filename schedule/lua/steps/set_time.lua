@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- include: limits scores clock index common move owed score firings fire beside payload announce states rearm
+-- include: limits scores clock index common move owed score firings fire beside payload announce states rearm taken
 --[[ set_time has one pending timer be due at another time, as it was found: with its payload,
 attempt, options and repetition. One with a trigger key keeps it, with another TTL; one that is to
 be due now is owed, and its trigger key goes. A repetition that is to be due now stays as it is, and
@@ -45,24 +45,11 @@ local function missing()
   return { (was_fired or claimed_firing(key, is_there)) and 'toolate' or 'changed' }
 end
 
--- is_taken tells whether another timer of the key has, or may have had, the id of one that is due
--- at a time: one that fires or has fired, or that waits. own_stays says that the key's own timer is another.
-local function is_taken(due, attempt, own_stays)
-  local text = int(due)
-  if redis.call('ZSCORE', fired_key, ':i:' .. text .. ':' .. key) or due == now and age(key) == 0 then return true end
-  for _, other in ipairs({ '', '1', attempt }) do
-    if redis.call('ZSCORE', firing_key, text .. ':' .. other .. ':' .. key) then return true end
-  end
-  local begin = key_prefix(key) .. text
-  if redis.call('ZRANGE', prefix .. 'beside', '[' .. begin .. '.', '(' .. begin .. '/', 'BYLEX', 'LIMIT', 0, 1)[1] then return true end
-  return own_stays and pending(key) == due
-end
-
 -- free_time returns when a timer can be due at a time or, where that is taken, a little later: not
 -- earlier, because that might be too early.
 local function free_time(due, attempt, own_stays)
   local at, tries = due, 0
-  while is_taken(at, attempt, own_stays) do
+  while is_taken(key, at, attempt, own_stays) do
     tries = tries + 1
     at = due + jump(tries)
   end
