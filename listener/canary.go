@@ -178,7 +178,7 @@ func (c *canary) run(ctx context.Context, flagsErr error) error {
 		overdue, adopting := c.check()
 		if len(overdue) > 0 {
 			err := c.reportLost(ctx, overdue)
-			if lost, ok := errors.AsType[*flagsLostError](err); ok {
+			if lost, ok := errors.AsType[*eventsLostError](err); ok {
 				return lost
 			}
 			if err != nil {
@@ -461,15 +461,22 @@ func (c *canary) isLate(s sending) bool {
 	return !c.unanswered && !s.answered.IsZero() && time.Since(since) > c.timeout
 }
 
-// flagsLostError ends a session in which flags were lost, and events with them.
-type flagsLostError struct{ missing string }
-
-func (e *flagsLostError) Error() string {
-	return "keyspace events were lost: the flags for " + e.missing + " had been switched off; they are on again"
+// eventsLostError ends a session in which events were lost, or came too late.
+type eventsLostError struct {
+	missing string        // the flags of the events that did not come
+	timeout time.Duration // the time without them
+	off     string        // the flags that were off in Redis; empty if all were on
 }
 
-// reportLost logs once that events are missing, and tries to switch their flags on again. If that works it returns a
-// *flagsLostError, because a new session makes up for everything; otherwise it returns why.
+func (e *eventsLostError) Error() string {
+	if e.off == "" {
+		return fmt.Sprintf("keyspace events were lost, or are late: those of %s did not arrive for %s, though their flags are on", e.missing, e.timeout)
+	}
+	return "keyspace events were lost: the flags " + e.off + " had been switched off; they are on again"
+}
+
+// reportLost logs once that events are missing, and switches on the flags that Redis lacks. If all are on then it returns an
+// *eventsLostError, because a new session makes up for everything; otherwise it returns why.
 func (c *canary) reportLost(ctx context.Context, overdue []string) error {
 	missing := strings.Join(overdue, " ")
 	if missing == c.reported.missing {
@@ -480,11 +487,12 @@ func (c *canary) reportLost(ctx context.Context, overdue []string) error {
 		c.reported.incomplete = true
 		c.coverage.SetComplete(false)
 	}
-	if err := enableFlags(ctx, c.rdb); err != nil {
+	off, err := enableFlags(ctx, c.rdb)
+	if err != nil {
 		c.log.Warn("some keyspace events do not arrive", "missing", missing, "adoption_by_audit", c.reported.incomplete, "err", err)
 		return err
 	}
-	return &flagsLostError{missing}
+	return &eventsLostError{missing, c.timeout, off}
 }
 
 // runIDOf returns the run id in an INFO reply.

@@ -28,21 +28,21 @@ func MissingFlags(value string) string {
 	}, NotifyFlags)
 }
 
-// enableFlags switches on the flags that are missing and leaves the others as
-// they are. Its error says what to do instead.
-func enableFlags(ctx context.Context, rdb *redis.Client) error {
+// enableFlags switches on the flags that are missing and leaves the others as they are. It returns the flags that were
+// missing, empty if none was. Its error says what to do instead.
+func enableFlags(ctx context.Context, rdb *redis.Client) (missing string, err error) {
 	current, err := rdb.ConfigGet(ctx, parameter).Result()
 	if err != nil {
-		return flagsError(NotifyFlags, err)
+		return "", flagsError(NotifyFlags, err)
 	}
 	value := current[parameter]
-	if MissingFlags(value) == "" {
-		return nil
+	if missing = MissingFlags(value); missing == "" {
+		return "", nil
 	}
 	if err := rdb.ConfigSet(ctx, parameter, AddFlags(value)).Err(); err != nil {
-		return flagsError(value+MissingFlags(value), err)
+		return missing, flagsError(value+missing, err)
 	}
-	return nil
+	return missing, nil
 }
 
 // AddFlags returns a value of notify-keyspace-events with the flags of NotifyFlags that it lacks, and those that others may have set.

@@ -67,7 +67,7 @@ type change struct {
 func (s *session) run(parent context.Context) error {
 	ctx, end := context.WithCancelCause(parent)
 	defer end(nil)
-	flagsErr := enableFlags(ctx, s.rdb)
+	_, flagsErr := enableFlags(ctx, s.rdb)
 
 	s.keyspace, s.expired, s.claimed = keys.KeyspacePrefix(s.db), keys.ExpiredChannel(s.db), []byte(keys.ClaimedMessage(s.db))
 	s.next, s.canaries = []byte(keys.NextMessage(s.db)), []byte(keys.CanaryPrefix)
