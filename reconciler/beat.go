@@ -42,10 +42,12 @@ type beater struct {
 	canPublish func() bool
 	hears      func() bool
 	onHear     func(hear bool)
+	onMissed   func(silent time.Duration)
 
 	standing schedule.Standing // by the last heartbeat that was answered
 	beatAt   time.Time         // when that was; at first, when it began
 	askedAt  time.Time         // likewise of the last answer about listeners
+	steady   time.Time         // since when each heartbeat was answered in time; zero if the last one was not
 	enough   int               // answers in a row with enough other listeners
 	doubts   int               // answers in a row with fewer
 }
@@ -63,13 +65,23 @@ type answer struct {
 // its heartbeats it acts as the first.
 func (b *beater) take(a answer) {
 	now := time.Now()
+	silence := missedHeartbeats * b.interval
+	gap := now.Sub(b.beatAt)
+	switch {
+	case a.beatErr != nil:
+		b.steady = time.Time{}
+	case b.steady.IsZero() || gap >= silence:
+		b.steady = now
+	}
 	if a.beatErr == nil {
 		b.standing, b.beatAt = a.standing, now
+		if a.standing.Missed && gap >= silence { // and it was not the server's clock that went on
+			b.onMissed(gap)
+		}
 	}
 	if a.hearErr == nil {
 		b.askedAt = now
 	}
-	silence := missedHeartbeats * b.interval
 	alone := now.Sub(b.beatAt) >= silence
 	rank, hearing := 0, 0
 	if !alone {
@@ -92,13 +104,19 @@ func (b *beater) take(a answer) {
 	b.onHear(!passive)
 }
 
+// isSteady reports whether each heartbeat was answered for as long as makes another timerd dead.
+func (b *beater) isSteady() bool {
+	silence := missedHeartbeats * b.interval
+	return !b.steady.IsZero() && time.Since(b.steady) >= silence && time.Since(b.beatAt) < silence
+}
+
 // beat sends a heartbeat and asks for listeners at the same time: the servers may be two. Neither call takes longer
 // than a sweep.
 func (b *beater) beat(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, max(b.interval, shortestSweep))
 	defer cancel()
 	self := b.self
-	self.Counts, self.CannotPublish = b.counts(), !b.canPublish()
+	self.Counts, self.CannotPublish, self.Steady = b.counts(), !b.canPublish(), b.isSteady()
 	var a answer
 	var asking sync.WaitGroup
 	asking.Go(func() { a.standing, a.beatErr = b.members.Heartbeat(ctx, self, missedHeartbeats*b.interval) })

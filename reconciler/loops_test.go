@@ -311,6 +311,7 @@ func newBeater(b *bench, m Membership, id string) *beater {
 	return &beater{
 		members: m, agenda: newAgenda(b), interval: time.Second, self: schedule.Self{Instance: id}, log: b.logger(),
 		counts: func() *schedule.Counts { return nil }, canPublish: func() bool { return true }, hears: func() bool { return true }, onHear: func(bool) {},
+		onMissed: func(time.Duration) {},
 	}
 }
 
@@ -320,7 +321,8 @@ type members struct {
 	standing     schedule.Standing
 	hearing      schedule.Hearing
 	err, hearErr error
-	silent       bool // no call is answered
+	silent       bool   // no call is answered
+	steady       []bool // what each heartbeat said
 }
 
 // answers waits for the end of a call that is not answered.
@@ -339,7 +341,7 @@ func (m *members) answers(ctx context.Context, note string, err *error) error {
 
 func (m *members) Heartbeat(ctx context.Context, self schedule.Self, ttl time.Duration) (s schedule.Standing, err error) {
 	err = m.answers(ctx, fmt.Sprintf("beat of %s for %s", self.Instance, ttl), &m.err)
-	m.change(func() { s = m.standing })
+	m.change(func() { s, m.steady = m.standing, append(m.steady, self.Steady) })
 	return s, err
 }
 
@@ -380,6 +382,46 @@ func TestHeartbeats(t *testing.T) {
 		beats(0, "3.5s farewell of a")
 		if n := strings.Count(b.log.String(), "heartbeat failed"); n != 1 {
 			t.Errorf("%d lines:\n%s", n, &b.log)
+		}
+	})
+}
+
+// A timerd finds others silent only once its own heartbeats were answered for as long as makes one dead, and says for how long others
+// have missed it.
+func TestSteadyHeartbeats(t *testing.T) {
+	t.Parallel()
+	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
+		m := &members{bench: b, standing: schedule.Standing{Alive: []string{"a", "b"}, Able: 2}}
+		h := newBeater(b, m, "a")
+		var missed []time.Duration
+		h.onMissed = func(silent time.Duration) { missed = append(missed, silent) }
+		stop := start(h.run)
+		steady := func(within time.Duration, want string) {
+			t.Helper()
+			time.Sleep(within)
+			got := ""
+			b.change(func() {
+				for _, one := range m.steady {
+					got += map[bool]string{true: "s", false: "."}[one]
+				}
+				m.steady = nil
+			})
+			if got != want {
+				t.Errorf("steady %q, want %q", got, want)
+			}
+		}
+		steady(6500*time.Millisecond, "....sss")
+		b.change(func() { m.err = errors.New("away") })
+		steady(time.Second, "s")
+		b.change(func() { m.err, m.standing.Missed = nil, true }) // by the clock of Redis, which went on
+		steady(6*time.Second, "....ss")
+		b.change(func() { m.err = errors.New("away") })
+		steady(6*time.Second, "s.....")
+		b.change(func() { m.err = nil })
+		steady(6*time.Second, "....ss")
+		stop()
+		if len(missed) != 1 || missed[0].Round(time.Second) != 7*time.Second {
+			t.Errorf("missed for %v, want once for 7 s", missed)
 		}
 	})
 }

@@ -61,6 +61,8 @@ type Reconciler struct {
 	OnVanished func(missing int64)
 	// OnReplanned is called with how many occurrences of timers that repeat were planned again.
 	OnReplanned func(n int)
+	// OnMissed is called after the heartbeats were without an answer for so long that other timerds found this one silent.
+	OnMissed func(silent time.Duration)
 
 	node       Node
 	publisher  Publisher
@@ -93,6 +95,7 @@ func New(node Node, p Publisher, namespaces keys.Namespaces, instance string) *R
 		OnClaimed:     func(schedule.ClaimResult) {},
 		OnVanished:    func(int64) {},
 		OnReplanned:   func(int) {},
+		OnMissed:      func(time.Duration) {},
 		agenda:        newAgenda(node),
 		health:        newHealth(),
 		takenOver:     make(chan struct{}, 1),
@@ -154,7 +157,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 	}
 	beat := beater{
 		members: r.node, agenda: r.agenda, interval: r.SweepInterval, self: r.Self, counts: r.Counts, log: r.Logger,
-		canPublish: r.CanPublish, hears: r.Hears, onHear: r.OnHear,
+		canPublish: r.CanPublish, hears: r.Hears, onHear: r.OnHear, onMissed: r.OnMissed,
 	}
 	audit := auditor{
 		server: r.node, node: r.node, agenda: r.agenda, coverage: r.Coverage, auditing: &r.auditing,

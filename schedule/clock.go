@@ -11,12 +11,25 @@ const maxClockAge = 10 * time.Second
 // AheadBy is by how much a clock was ahead at least: less, as between a master and the replica that takes over, is no matter.
 const AheadBy = time.Second
 
+// clockDrift is the share by which a clock that runs right, or is slewed, may differ from the local one.
+const clockDrift = 0.1
+
+// mostSteps is how many steps of a clock are kept for who takes them.
+const mostSteps = 10
+
+// ClockStep is a step of a server's clock. A machine that sleeps stops the local clock, which looks the same.
+type ClockStep struct {
+	At time.Time     // what the server's clock showed after it
+	By time.Duration // forward; negative: back
+}
+
 // clock relates a Redis server's clock to the local monotonic one. It may be used concurrently.
 type clock struct {
 	mu       sync.Mutex
 	server   time.Time     // a reading of the server's clock
 	local    time.Time     // the local instant of it, at best knowledge
 	accuracy time.Duration // how far off the local instant may be
+	steps    []ClockStep   // not taken yet, the last mostSteps of them
 }
 
 // read takes a reading of the server's clock, made between two local instants. A much better one that is not too old
@@ -26,6 +39,12 @@ func (c *clock) read(server, sent, received time.Time) {
 	defer c.mu.Unlock()
 	accuracy := received.Sub(sent) / 2
 	local := sent.Add(accuracy)
+	if by := c.step(server, local, accuracy); by != 0 {
+		if local.Before(c.local) {
+			return // it was read before the step
+		}
+		c.steps = append(c.steps[max(len(c.steps)-mostSteps+1, 0):], ClockStep{server, by})
+	}
 	if !c.local.IsZero() && accuracy > 2*c.accuracy && received.Sub(c.local) < maxClockAge {
 		predicted := c.server.Add(local.Sub(c.local))
 		if server.Sub(predicted).Abs() <= accuracy+c.accuracy {
@@ -33,6 +52,30 @@ func (c *clock) read(server, sent, received time.Time) {
 		}
 	}
 	c.server, c.local, c.accuracy = server, local, accuracy
+}
+
+// step returns by how much the server's clock was stepped between the last reading and this one; 0 for not at all, as far as the accuracy
+// of the two can show. c.mu is held.
+func (c *clock) step(server, local time.Time, accuracy time.Duration) time.Duration {
+	if c.local.IsZero() {
+		return 0
+	}
+	elapsed := local.Sub(c.local)
+	by := server.Sub(c.server.Add(elapsed))
+	slack := AheadBy + accuracy + c.accuracy + time.Duration(clockDrift*float64(elapsed.Abs()))
+	if by.Abs() <= slack {
+		return 0
+	}
+	return by
+}
+
+// takeSteps returns the steps since it was called last.
+func (c *clock) takeSteps() []ClockStep {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	steps := c.steps
+	c.steps = nil
+	return steps
 }
 
 // until returns how long it is, locally, until the server's clock shows at. Before any reading everything is due.

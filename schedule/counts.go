@@ -20,6 +20,26 @@ type Counts struct {
 	User string   `json:"u,omitempty"`
 	// Wrong is what its own checks find wrong now.
 	Wrong []Wrong `json:"w,omitempty"`
+	// Drains says that it has seen overdue timers become fewer within a lease.
+	Drains bool `json:"o,omitempty"`
+	// Stops are the times in the last ten minutes in which it did not run or was not heard of, and Steps the steps of clocks that it
+	// has seen since then.
+	Stops []Stop `json:"s,omitempty"`
+	Steps []Step `json:"k,omitempty"`
+}
+
+// Stop is a time in which a timerd did not run, or did not reach Redis while others did.
+type Stop struct {
+	At     Millis `json:"a"` // its end, by the clock of the timerd's host
+	For    int64  `json:"f"` // in ms
+	Frozen bool   `json:"z,omitempty"`
+}
+
+// Step is a step of the clock of a server of Redis.
+type Step struct {
+	Server string `json:"r,omitempty"` // "" where there is one
+	At     Millis `json:"a"`           // what that clock showed after it
+	By     int64  `json:"b"`           // in ms, negative: back
 }
 
 // Wrong is a check of a timerd's own readiness that fails.

@@ -32,6 +32,9 @@ type Self struct {
 	Listens string `json:"-"`
 	// CannotPublish says that it cannot publish events now.
 	CannotPublish bool `json:"-"`
+	// Steady says that all its heartbeats were answered for the time after which another timerd counts as dead. Only a steady
+	// timerd finds others silent.
+	Steady bool `json:"-"`
 }
 
 // ListensTo returns a short hash of a timerd's namespaces, in any order, and its database.
@@ -48,6 +51,8 @@ func ListensTo(namespaces keys.Namespaces, db int) string {
 type Standing struct {
 	Alive []string // ids, sorted; timerds unable to publish come last
 	Able  int      // how many of Alive can publish; all of them if none can
+	// Missed says that others had found this timerd silent before this heartbeat.
+	Missed bool
 }
 
 // Hearing is the listeners of a server.
@@ -67,7 +72,8 @@ func (s Self) Fingerprint() string {
 }
 
 // Heartbeat records that a timerd is alive, with what it says about itself, and returns it among those whose last
-// heartbeat is not older than ttl. A heartbeat of later than now, as by a clock that was ahead, counts for nothing.
+// heartbeat is not older than ttl. A heartbeat of later than now, as by a clock that was ahead, counts for nothing. The silent are kept
+// for a day, or until they are heard of again.
 func (n *Node) Heartbeat(ctx context.Context, self Self, ttl time.Duration) (Standing, error) {
 	self.Silence = ttl.Milliseconds()
 	said, err := json.Marshal(self)
@@ -80,9 +86,9 @@ func (n *Node) Heartbeat(ctx context.Context, self Self, ttl time.Duration) (Sta
 			return Standing{}, fmt.Errorf("schedule: heartbeat: %w", err)
 		}
 	}
-	names := []string{keys.Single.Members(), keys.Single.About(), keys.Single.Counts(), keys.Single.Unable()}
-	args := []any{self.Instance, ttl.Milliseconds(), said, counts, self.CannotPublish, AheadBy.Milliseconds()}
-	reply, err := ReadReply(n.schedule.step("heartbeat").Run(ctx, n.schedule.rdb, names, args...), 2, 0)
+	names := []string{keys.Single.Members(), keys.Single.About(), keys.Single.Counts(), keys.Single.Unable(), keys.Single.Silent()}
+	args := []any{self.Instance, ttl.Milliseconds(), said, counts, self.CannotPublish, AheadBy.Milliseconds(), self.Steady}
+	reply, err := ReadReply(n.schedule.step("heartbeat").Run(ctx, n.schedule.rdb, names, args...), 3, 0)
 	if err != nil {
 		return Standing{}, fmt.Errorf("schedule: heartbeat: %w", err)
 	}
@@ -90,7 +96,7 @@ func (n *Node) Heartbeat(ctx context.Context, self Self, ttl time.Duration) (Sta
 	if len(able) == 0 {
 		able, unable = unable, nil
 	}
-	return Standing{Alive: slices.Concat(able, unable), Able: len(able)}, nil
+	return Standing{Alive: slices.Concat(able, unable), Able: len(able), Missed: reply.Int(2) == 1}, nil
 }
 
 // Hearing records on the node's server whether a timerd hears all its events now, and returns which timerds do that

@@ -14,9 +14,10 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// beat sends a heartbeat of a timerd.
+// beat sends a heartbeat of a timerd whose heartbeats were all answered.
 func (x *index) beat(self schedule.Self) {
 	x.t.Helper()
+	self.Steady = true
 	if _, err := x.Heartbeat(x.t.Context(), self, time.Minute); err != nil {
 		x.t.Fatal(err)
 	}
@@ -120,6 +121,61 @@ func TestMembersAreForgotten(t *testing.T) {
 	if _, all := x.members(); all["a"].Version != "v1" {
 		t.Errorf("after the loss of what it had said: %+v", all)
 	}
+}
+
+// A silent timerd is kept apart until it is heard of again, or for a day. A timerd that was without answers itself finds nobody silent.
+func TestSilentTimerds(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	beats := func(id string, steady, missed bool) {
+		t.Helper()
+		got, err := x.Heartbeat(t.Context(), schedule.Self{Instance: id, Steady: steady}, time.Minute)
+		if err != nil || got.Missed != missed || !slices.Contains(got.Alive, id) || slices.Contains(got.Alive, "silent") && id != "silent" {
+			t.Errorf("%s: %+v, %v; want it to be missed: %t", id, got, err, missed)
+		}
+	}
+	are := func(want ...string) {
+		t.Helper()
+		_, all := x.members()
+		var silent []string
+		for _, id := range slices.Sorted(maps.Keys(all)) {
+			if all[id].Silent {
+				silent = append(silent, id)
+			}
+		}
+		if !slices.Equal(silent, want) {
+			t.Errorf("silent are %q, want %q", silent, want)
+		}
+	}
+	x.age("silent", time.Hour)
+	x.age("ahead", -time.Hour)
+	beats("a", false, false)
+	are()
+	beats("a", true, false)
+	are("silent")
+	if _, all := x.members(); x.redisNow()-all["silent"].Seen.UnixMilli() < time.Hour.Milliseconds() || all["silent"].Alive {
+		t.Errorf("%+v", all["silent"])
+	}
+	beats("silent", false, true)
+	are()
+	beats("silent", true, false)
+	if err := x.Deregister(t.Context(), schedule.Self{Instance: "silent"}); err != nil {
+		t.Fatal(err)
+	}
+	beats("a", true, false)
+	are()
+
+	x.age("forgotten", 25*time.Hour)
+	var want []string
+	for i := range 120 {
+		id := fmt.Sprintf("m%03d", i)
+		x.age(id, 2*time.Hour-time.Duration(i)*time.Second)
+		if i >= 20 {
+			want = append(want, id)
+		}
+	}
+	beats("a", true, false)
+	are(want...)
 }
 
 // What somebody else has written among what they say is forgotten as a whole, so that it does not take ever longer to read.

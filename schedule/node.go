@@ -190,6 +190,9 @@ func (n *Node) ReadClock(server, sent, received time.Time) {
 	n.witness(MillisOf(server), sent, received)
 }
 
+// TakeClockSteps returns the steps of the server's clock since it was called last, the latest ten of them.
+func (n *Node) TakeClockSteps() []ClockStep { return n.clock.takeSteps() }
+
 // Until returns how long it is until the server's clock shows a time: negative if it has passed, 0 before any reading of
 // the clock.
 func (n *Node) Until(at Millis) time.Duration { return n.clock.until(at) }

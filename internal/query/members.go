@@ -26,19 +26,22 @@ type Member struct {
 	schedule.Self
 	Seen  time.Time // its last heartbeat, by Redis's clock
 	Alive bool
-	Rank  int // its place among the living, from 0 on: timerds unable to publish come last
+	// Silent says that other timerds have found it silent: it had not ended in order. Such a one has nothing but Instance and Seen.
+	Silent bool
+	Rank   int // its place among the living, from 0 on: timerds unable to publish come last
 }
 
-// Members returns the timerds that serve the schedule, in the order of their instance ids. Those that have died are among
-// them, not alive, until a living one forgets them.
+// Members returns the timerds that serve the schedule, in the order of their instance ids. Timerds that have died are among
+// them, not alive, for a day.
 func Members(ctx context.Context, s *schedule.Schedule) ([]Member, error) {
 	var now *redis.TimeCmd
-	var beats *redis.ZSliceCmd
+	var beats, silent *redis.ZSliceCmd
 	var unable *redis.StringSliceCmd
 	var said, counted *redis.MapStringStringCmd
 	err := s.Pipelined(ctx, keys.Single, func(pipe redis.Pipeliner) error {
 		now = pipe.Time(ctx)
 		beats = pipe.ZRangeWithScores(ctx, keys.Single.Members(), -maxMembers, -1)
+		silent = pipe.ZRangeWithScores(ctx, keys.Single.Silent(), -maxMembers, -1)
 		unable = pipe.ZRange(ctx, keys.Single.Unable(), -maxMembers, -1)
 		said, counted = pipe.HGetAll(ctx, keys.Single.About()), pipe.HGetAll(ctx, keys.Single.Counts())
 		return nil
@@ -55,10 +58,13 @@ func Members(ctx context.Context, s *schedule.Schedule) ([]Member, error) {
 			m.Counts = counts
 		}
 		m.Seen = schedule.Millis(beat.Score).Time()
-		silence := cmp.Or(time.Duration(m.Silence)*time.Millisecond, usualSilence)
-		ago := now.Val().Sub(m.Seen)
-		m.Alive = ago < silence && ago >= -schedule.AheadBy // later than now it was by a clock that was ahead
+		m.Alive = isAlive(now.Val(), m.Seen, m.Self)
 		m.CannotPublish = slices.Contains(unable.Val(), m.Instance)
+	}
+	for _, beat := range silent.Val() {
+		m := Member{Seen: schedule.Millis(beat.Score).Time(), Silent: true}
+		m.Instance, _ = beat.Member.(string)
+		members = append(members, m)
 	}
 	slices.SortFunc(members, func(a, b Member) int { return cmp.Compare(a.Instance, b.Instance) })
 	rank := 0
@@ -71,4 +77,11 @@ func Members(ctx context.Context, s *schedule.Schedule) ([]Member, error) {
 		}
 	}
 	return members, nil
+}
+
+// isAlive reports whether a timerd is alive that was seen at a time, by Redis's clock.
+func isAlive(now, seen time.Time, self schedule.Self) bool {
+	silence := cmp.Or(time.Duration(self.Silence)*time.Millisecond, usualSilence)
+	ago := now.Sub(seen)
+	return ago < silence && ago >= -schedule.AheadBy // later than now it was by a clock that was ahead
 }

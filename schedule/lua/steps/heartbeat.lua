@@ -1,38 +1,50 @@
 #!lua flags=allow-oom
 -- include: clock
---[[ heartbeat notes a sign of life of a timerd, with what it says of itself, and forgets
-the dead. A sign of life of later than now is of a clock that was ahead, and forgotten too: a living timerd
-sends the next one.
+--[[ heartbeat notes a sign of life of a timerd, with what it says of itself, and moves the silent to a set of
+their own, where they stay until they are heard of again, for a day at most. A timerd that was itself without an
+answer of late moves nobody: after an outage of Redis all seem silent to the first one. A sign of life of later than
+now is of a clock that was ahead, and forgotten: a living timerd sends the next one.
 KEYS    1  the set of timerds at work: the keys themselves and not their partition's
            prefix, because the call may follow them with ASKING while their slot moves
         2  the hash of what they say of themselves
         3  the hash of what they have counted
         4  the set of timerds unable to publish
+        5  the set of the silent, scored by their last sign of life
 ARGV    1  the timerd's instance id
         2  after how many ms of silence one is dead
         3  what it says of itself, always the same
         4  what it has counted, or an empty string to leave that
         5  1 if it cannot publish now, else 0
         6  how many ms ahead of now a sign of life may be
-Returns two lists of ids, each sorted: of the living able to publish, and of the others.
+        7  1 if each of its heartbeats was answered for as long as makes another one dead, else 0
+Returns two lists of ids, each sorted: of the living able to publish, and of the others; then 1 if the others had
+found this timerd silent, else 0.
 If its reply is lost: again it notes a later sign of life. ]]
 
 -- Of how many timerds it is kept what they say. If there is more, somebody else has written
 -- there: all of it is forgotten, and they say it again.
 local MOST = 1000
+-- How many silent timerds are kept, those seen last, and for how many ms.
+local MOST_SILENT, SILENT_FOR = 100, 24 * 3600 * 1000
 
 local now = read_clock()
 local dead, ahead = int(now - tonumber(ARGV[2])), '(' .. int(now + tonumber(ARGV[6]))
+local changes = redis.call('ZREMRANGEBYSCORE', KEYS[1], ahead, '+inf') + redis.call('ZADD', KEYS[1], now, ARGV[1])
 
--- forget_old removes the dead, and members of later than now, from a set. It returns how many.
-local function forget_old(set)
-  return redis.call('ZREMRANGEBYSCORE', set, '-inf', dead) + redis.call('ZREMRANGEBYSCORE', set, ahead, '+inf')
+-- move_silent moves the silent from the timerds at work to their own set. It returns how many they are.
+local function move_silent()
+  local silent = redis.call('ZRANGE', KEYS[1], dead, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, MOST_SILENT, 'WITHSCORES')
+  for i = 1, #silent, 2 do redis.call('ZADD', KEYS[5], silent[i + 1], silent[i]) end
+  if #silent == 0 then return 0 end
+  redis.call('ZREMRANGEBYRANK', KEYS[5], 0, -MOST_SILENT - 1)
+  redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', int(now - SILENT_FOR))
+  return redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', dead)
 end
 
-local changes = forget_old(KEYS[1]) + redis.call('ZADD', KEYS[1], now, ARGV[1])
+if ARGV[7] == '1' then changes = changes + move_silent() end
 redis.call('HSETNX', KEYS[2], ARGV[1], ARGV[3])
 if ARGV[4] ~= '' then redis.call('HSET', KEYS[3], ARGV[1], ARGV[4]) end
-local alive = redis.call('ZRANGE', KEYS[1], 0, -1)
+local alive = redis.call('ZRANGE', KEYS[1], '(' .. dead, '+inf', 'BYSCORE')
 
 -- forget_dead takes the dead out of a hash.
 local function forget_dead(hash)
@@ -57,10 +69,11 @@ if ARGV[5] == '1' then
 else
   redis.call('ZREM', KEYS[4], ARGV[1])
 end
-forget_old(KEYS[4])
+redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', dead)
+redis.call('ZREMRANGEBYSCORE', KEYS[4], ahead, '+inf')
 local cannot, able, unable = redis.call('ZMSCORE', KEYS[4], unpack(alive)), {}, {}
 for i = 1, #alive do
   local list = cannot[i] and unable or able
   list[#list + 1] = alive[i]
 end
-return { able, unable }
+return { able, unable, redis.call('ZREM', KEYS[5], ARGV[1]) }
