@@ -8,6 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"net/url"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -19,6 +22,9 @@ import (
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/streams"
 )
+
+// defaultNATSPort is that of a URL without one.
+const defaultNATSPort = "4222"
 
 // attemptTimeout bounds one try where a Connector says nothing else.
 const attemptTimeout = 5 * time.Second
@@ -44,9 +50,21 @@ func (c Connector) Redis(ctx context.Context, conf config.Redis) (redis.Universa
 	})
 	if err != nil {
 		_ = rdb.Close() // what is wrong is said
-		return nil, err
+		return nil, frozenRedis(ctx, conf, err)
 	}
 	return rdb, nil
+}
+
+// frozenRedis returns the error of a first connection, as a [*diag.Fault] if the server accepts connections and does not answer. Of several
+// servers it is not known which one is meant.
+func frozenRedis(ctx context.Context, conf config.Redis, err error) error {
+	if conf.Mode != config.Standalone || ctx.Err() != nil {
+		return err
+	}
+	if fault := diag.Frozen(err, diag.RedisProcess, conf.Standalone.Network, conf.Standalone.Addr); fault != nil {
+		return diag.Wrap("Redis at "+conf.Shown, fault)
+	}
+	return err
 }
 
 // All calls use, which asks every server of Redis, until it works, with the patience of a first connection. Missing rights are an error at once, and so is one that final returns true for.
@@ -113,7 +131,27 @@ func (c Connector) NATS(ctx context.Context, conf config.NATS, extra ...nats.Opt
 		nc, err = nats.Connect(conf.URL, options...)
 		return err
 	})
-	return nc, err
+	return nc, frozenNATS(ctx, conf, err)
+}
+
+// frozenNATS returns the error of a first connection, as a [*diag.Fault] if a server accepts connections and does not answer.
+func frozenNATS(ctx context.Context, conf config.NATS, err error) error {
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	var addrs []string
+	for one := range strings.SplitSeq(conf.URL, ",") {
+		if u, err := url.Parse(strings.TrimSpace(one)); err == nil && u.Host != "" {
+			addrs = append(addrs, net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), defaultNATSPort)))
+		}
+	}
+	if errors.Is(err, nats.ErrTimeout) {
+		err = fmt.Errorf("%w: %w", err, context.DeadlineExceeded)
+	}
+	if fault := diag.Frozen(err, diag.NATSProcess, "tcp", addrs...); fault != nil {
+		return diag.Wrap("NATS at "+conf.Shown, fault)
+	}
+	return err
 }
 
 // persist tries until it works, the server refuses or cannot serve, the patience is over or ctx ends.
@@ -126,7 +164,7 @@ func (c Connector) persist(ctx context.Context, server string, refused func(erro
 		err := try(within)
 		cancel()
 		if err != nil && errors.Is(err, context.DeadlineExceeded) {
-			err = diag.Wrap(fmt.Sprintf("it is silent for %v", limit), err)
+			err = diag.Wrap(fmt.Sprintf("no answer for %v", limit), err)
 		}
 		left := time.Until(deadline)
 		_, fixable := errors.AsType[diag.Fixable](err)

@@ -3,6 +3,7 @@ package connect_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 
@@ -41,6 +42,24 @@ func TestFixes(t *testing.T) {
 		f := diag.Of("redis", err, connect.RedisFix(err))
 		wants(f.Text, f.Fix, want[0], want[1])
 	}
+
+	frozen := testenv.Redis(t)
+	frozen.Pause()
+	hole := testenv.NewProxy(t, testenv.NATS(t).Addr())
+	hole.Blackhole()
+	c.Attempt = 200 * time.Millisecond
+	_, err := c.Redis(t.Context(), redisAt(t, frozen.URL(0)))
+	f := diag.Of("redis", err, connect.RedisFix(err))
+	wants(f.Text, f.Fix, "Redis at "+frozen.URL(0)+": it accepts connections and does not answer: ", "on its machine: ps -o pid,stat,time,args -C redis-server")
+	frozen.Resume()
+	testenv.SetVariables(t, map[string]string{"TIMERD_NATS_URL": "nats://" + hole.Addr()})
+	conf, err := config.Read(config.SectionNATS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.JetStream(t.Context(), conf.NATS.FromOutside())
+	f = diag.Of("nats", err, connect.NATSFix(conf.NATS, err))
+	wants(f.Text, f.Fix, ": it accepts connections and does not answer: ", "on its machine: ps -o pid,stat,time,args -C nats-server")
 
 	locked := testenv.NATS(t, func(o *server.Options) { o.Username, o.Password = "app", secret })
 	off := testenv.NATS(t, func(o *server.Options) { o.JetStream = false })
