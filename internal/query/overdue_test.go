@@ -88,3 +88,38 @@ func TestOverdue(t *testing.T) {
 		t.Errorf("of many without holds: %+v", o)
 	}
 }
+
+// What one call leaves others look at, and nothing is counted twice.
+func TestOverdueInRounds(t *testing.T) {
+	t.Parallel()
+	for name, holds := range map[string]string{"without holds": "", "with holds": "1;0,0,1,0,0:h"} {
+		s := testenv.NewSchedule(t)
+		old := s.Client.Time(t.Context()).Val().Add(-time.Hour).UnixMilli()
+		var due, firing, aside []redis.Z
+		for i := range 2500 {
+			due = append(due, redis.Z{Score: float64(old), Member: fmt.Sprintf("a:b:c:%d", i)})
+			firing = append(firing, redis.Z{Score: 1, Member: fmt.Sprintf("%d:1:a:b:c:f%d", old, i)})
+		}
+		for i := range 7 {
+			due = append(due, redis.Z{Score: float64(old), Member: fmt.Sprintf(":s1000.%d:a:b:c:1", i)})
+			aside = append(aside, redis.Z{Score: 1000, Member: fmt.Sprintf(":s1000.%d:a:b:c:1", i)})
+			firing = append(firing, redis.Z{Score: float64(int64(1)<<52 + old), Member: fmt.Sprintf("%d:1:a:b:c:h%d", old, i)})
+		}
+		_, err := s.Client.Pipelined(t.Context(), func(pipe redis.Pipeliner) error {
+			pipe.ZAdd(t.Context(), keys.Single.Due(), due...)
+			pipe.ZAdd(t.Context(), keys.Single.Firing(), firing...)
+			pipe.ZAdd(t.Context(), keys.Single.Aside(), aside...)
+			if holds != "" {
+				pipe.HSet(t.Context(), keys.Single.Data(), ":h:", holds)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o, err := query.CountOverdue(t.Context(), s.Node, time.Minute)
+		if err != nil || o.Timers != 5000 || o.Entries != 5007 || o.Held != 7 || o.Parked != 7 || o.Over {
+			t.Errorf("%s: %+v, %v; want 5000 timers of 5007 entries, 7 held and 7 set aside", name, o, err)
+		}
+	}
+}

@@ -20,6 +20,18 @@ local namespaces, named = {}, {}
 local is_first_visit = ARGV[2] == '0' and ARGV[3] == '0'
 -- How many namespaces a call names.
 local MOST_NAMED = 10
+-- The list of holds that was read last, and what it holds.
+local last_holds, last_held
+
+-- holds_of returns what is held in a partition. All have copies of one list, which is read once.
+local function holds_of(prefix)
+  local text = redis.call('HGET', prefix .. 'data', ':h:')
+  if text ~= last_holds then
+    last_holds = text
+    last_held = select(2, read_holds(text or nil))
+  end
+  return last_held
+end
 
 -- note_first notes a timer that is overdue.
 local function note_first(due, key)
@@ -104,7 +116,7 @@ for i = 4, #ARGV do
   if type(here) ~= 'table' and here > 0 and (names_left <= 0 or bytes_left <= 0) then
     out[#out + 1], out[#out + 2], out[#out + 3] = ARGV[i], tonumber(ARGV[2]), tonumber(ARGV[3])
   elseif type(here) ~= 'table' and here > 0 then
-    local _, is_held = read_holds(redis.call('HGET', prefix .. 'data', ':h:') or nil)
+    local is_held = holds_of(prefix)
     if is_first_visit then parked = parked + redis.call('ZCARD', prefix .. 'aside') end
     local due_next, due_all = count_due(prefix .. 'due', is_held, tonumber(ARGV[2]))
     local firing_next, firing_all = count_firing(prefix, is_held, tonumber(ARGV[3]))
