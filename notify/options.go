@@ -68,6 +68,8 @@ type Options struct {
 	// Permit is called whenever the stream is checked. If it returns an error, no event is published until it returns
 	// nil. It must return quickly. Default: it returns nil.
 	Permit func() error
+	// Written asks whether the stream can be written. Default: one of its own.
+	Written *streams.WriteErrors
 
 	// Metrics counts the Publisher's work. Default: NoMetrics.
 	Metrics Metrics
@@ -128,6 +130,7 @@ func defaultOptions() Options {
 		Logger:         slog.Default(),
 		Permit:         func() error { return nil },
 		Metrics:        NoMetrics{},
+		Written:        new(streams.WriteErrors),
 	}
 }
 

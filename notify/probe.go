@@ -80,7 +80,7 @@ func (p *prober) examine(ctx context.Context) error {
 	}
 	now := p.health.now()
 	if err == nil && (now.fault != nil || !now.silent.IsZero()) {
-		err = streams.WriteError(asking, p.js, p.Streams.FiredStream())
+		err = p.Written.Of(asking, p.js, p.Streams.FiredStream())
 	}
 	if err == nil && now.fault != nil {
 		return p.examineAccount(asking)

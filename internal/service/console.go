@@ -66,6 +66,8 @@ func newConsole(c config.Config, js jetstream.JetStream, conf streams.Config, lo
 	caller.Logger = log
 	var webhooks status.RecentWebhooks
 	var overdue status.OverdueWatch
+	var databases query.Databases
+	var written streams.WriteErrors
 	past := history.New(js, conf.Names)
 	var actions *console.Actions
 	if c.Console.Actions {
@@ -80,7 +82,10 @@ func newConsole(c config.Config, js jetstream.JetStream, conf streams.Config, lo
 			if err != nil {
 				log.Debug("console: cannot tell which masters answer", "err", err) // each of them is asked, and says why
 			}
-			return report(ctx, status.Sources{Schedule: sched, Masters: away, JetStream: js, NoNATS: natsAway(c.NATS), Streams: conf, Webhooks: &webhooks, Overdue: &overdue, Needs: rights.Needs{Events: true}, Clients: c.Clients()})
+			return report(ctx, status.Sources{
+				Schedule: sched, Masters: away, JetStream: js, NoNATS: natsAway(c.NATS), Streams: conf, Needs: rights.Needs{Events: true}, Clients: c.Clients(),
+				Webhooks: &webhooks, Overdue: &overdue, Databases: &databases, Written: &written,
+			})
 		},
 		Index:    sched,
 		Holds:    admin.NewHolds(sched).List,

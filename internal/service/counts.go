@@ -14,6 +14,9 @@ import (
 const (
 	countsPause = 900 * time.Millisecond
 	countsAgain = 10 * time.Second
+	// toldFor is for how long stops and steps of clocks are said, and mostTold how many of each.
+	toldFor  = 10 * time.Minute
+	mostTold = 5
 )
 
 // counts is what this timerd has counted since its start, for its heartbeats. Its methods may be called concurrently.
@@ -22,6 +25,9 @@ type counts struct {
 	all     schedule.Counts
 	changed bool      // since then
 	said    time.Time // when it was said last
+
+	// When each of all.Stops and all.Steps was noted.
+	stopped, stepped []time.Time
 }
 
 // fired counts an event of a namespace.
@@ -71,10 +77,64 @@ func (c *counts) setWrong(wrong []schedule.Wrong) {
 	}
 }
 
+// setDrains notes whether overdue timers have become fewer within a lease.
+func (c *counts) setDrains(drains bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if drains != c.all.Drains {
+		c.all.Drains, c.changed = drains, true
+	}
+}
+
+// noteStop notes that this timerd did not run, or was not heard of, for a time that ends now. Several that notice the same stop say it once.
+func (c *counts) noteStop(length time.Duration, frozen bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	stop := schedule.Stop{At: schedule.MillisOf(now), For: length.Milliseconds(), Frozen: frozen}
+	if last := len(c.stopped) - 1; last >= 0 && !now.Add(-length).After(c.stopped[last]) {
+		was := c.all.Stops[last]
+		stop.For, stop.Frozen = max(stop.For, was.For), stop.Frozen || was.Frozen
+		c.all.Stops, c.stopped = c.all.Stops[:last:last], c.stopped[:last]
+	}
+	c.all.Stops, c.stopped = append(slices.Clip(c.all.Stops), stop), append(c.stopped, now)
+	c.forget(now)
+	c.changed = true
+}
+
+// noteStep notes a step of the clock of a server of Redis.
+func (c *counts) noteStep(server string, step schedule.ClockStep) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	c.all.Steps = append(slices.Clip(c.all.Steps), schedule.Step{Server: server, At: schedule.MillisOf(step.At), By: step.By.Milliseconds()})
+	c.stepped = append(c.stepped, now)
+	c.forget(now)
+	c.changed = true
+}
+
+// forget forgets the stops and steps that have been said for long enough, and the first of too many. c.mu is held.
+func (c *counts) forget(now time.Time) {
+	old := func(noted []time.Time) int {
+		n := max(len(noted)-mostTold, 0)
+		for n < len(noted) && now.Sub(noted[n]) >= toldFor {
+			n++
+		}
+		return n
+	}
+	if n := old(c.stopped); n > 0 {
+		c.all.Stops, c.stopped, c.changed = c.all.Stops[n:], c.stopped[n:], true
+	}
+	if n := old(c.stepped); n > 0 {
+		c.all.Steps, c.stepped, c.changed = c.all.Steps[n:], c.stepped[n:], true
+	}
+}
+
 // say returns what is to be said with the next heartbeat; nil for nothing.
 func (c *counts) say() *schedule.Counts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.forget(time.Now())
 	if since := time.Since(c.said); since < countsPause || !c.changed && since < countsAgain {
 		return nil
 	}

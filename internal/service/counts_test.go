@@ -49,3 +49,42 @@ func TestCountsAreSaid(t *testing.T) {
 		}
 	})
 }
+
+// Stops and steps of clocks are said for ten minutes, the last five of each. Who notices the same stop says it once.
+func TestStopsAndStepsAreSaid(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		c := &counts{}
+		said := func(stops, steps int) schedule.Counts {
+			t.Helper()
+			time.Sleep(time.Second)
+			now := c.say()
+			if now == nil {
+				t.Fatal("nothing is said")
+			}
+			if len(now.Stops) != stops || len(now.Steps) != steps {
+				t.Fatalf("%+v, want %d stops and %d steps", now, stops, steps)
+			}
+			return *now
+		}
+		said(0, 0)
+		c.noteStop(4*time.Second, false)
+		time.Sleep(100 * time.Millisecond)
+		c.noteStop(5*time.Second, true)
+		c.noteStep("r:1", schedule.ClockStep{At: time.UnixMilli(1000), By: -time.Hour})
+		if now := said(1, 1); !now.Stops[0].Frozen || now.Stops[0].For != 5000 || now.Steps[0] != (schedule.Step{Server: "r:1", At: 1000, By: -3600_000}) {
+			t.Errorf("%+v", now)
+		}
+		time.Sleep(9 * time.Minute)
+		c.noteStop(4*time.Second, true)
+		said(2, 1)
+		time.Sleep(time.Minute)
+		said(1, 0)
+		for range 10 {
+			c.noteStep("", schedule.ClockStep{By: time.Hour})
+		}
+		said(1, 5)
+		time.Sleep(10 * time.Minute)
+		said(0, 0)
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -86,6 +87,7 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 	rec.OnVanished = func(missing int64) {
 		s.update(func() { n.vanished, n.vanishedAt = missing, time.Now() })
 	}
+	rec.OnMissed = func(silent time.Duration) { s.metrics.counts.noteStop(silent, false) }
 	rec.OnReplanned = func(n int) { s.metrics.replanned.Add(float64(n)) }
 	rec.Coverage.OnGap = func(reason string) {
 		s.metrics.gaps.WithLabelValues(reason).Inc()
@@ -181,6 +183,7 @@ func (s *nodes) run(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		s.noteSteps()
 		if _, some := errors.AsType[*schedule.AwayError](err); some {
 			err = nil // the check of each server tells
 		}
@@ -234,6 +237,21 @@ func (s *nodes) follow(ctx context.Context) error {
 	return err
 }
 
+// noteSteps notes and logs the steps of the clocks of the servers.
+func (s *nodes) noteSteps() {
+	for node := range s.list() {
+		for _, step := range node.TakeClockSteps() {
+			s.metrics.counts.noteStep(node.Name(), step)
+			direction := "forward"
+			if step.By < 0 {
+				direction = "back"
+			}
+			s.log.Warn("the clock of Redis was stepped: timers are due by it", "redis", node.Server().Options().Addr, "direction", direction,
+				"by", step.By.Abs().Round(time.Millisecond), "to", step.At.UTC().Format(time.RFC3339))
+		}
+	}
+}
+
 // list returns what serves the nodes.
 func (s *nodes) list() map[*schedule.Node]*servedNode {
 	s.mu.Lock()
@@ -260,7 +278,7 @@ func (s *nodes) check(ctx context.Context) error {
 	}
 	return errors.Join(problem, each(served, func(node *schedule.Node, _ *servedNode) error {
 		err := beyondMemory(node.Check(ctx))
-		if diag.Refusal(err) == nil {
+		if late, ok := errors.AsType[net.Error](err); diag.Refusal(err) == nil && (!ok || !late.Timeout()) {
 			return err
 		}
 		f := status.OfServer(ctx, node, err)

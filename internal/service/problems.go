@@ -12,7 +12,6 @@ import (
 	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/diag"
-	"github.com/timerd-io/timerd/internal/rights"
 	"github.com/timerd-io/timerd/internal/status"
 )
 
@@ -48,9 +47,9 @@ func connected(js jetstream.JetStream, away diag.Finding) error {
 
 // problems knows what is wrong with the installation, as timerd status tells it, for /readyz and the metrics.
 type problems struct {
-	from  status.Sources
-	deaf  func([]rights.Lacking) // takes what the user lacks
-	gauge *prometheus.GaugeVec
+	from   status.Sources
+	counts *counts // take what the other surfaces are told
+	gauge  *prometheus.GaugeVec
 	// overdue and overdueAge have no labels, so that there may be no value.
 	overdue, overdueAge *prometheus.GaugeVec
 
@@ -62,7 +61,7 @@ type problems struct {
 func newProblems(from status.Sources, all *nodes, r registry) *problems {
 	from.Aside = all.setAside
 	p := &problems{
-		from: from, deaf: all.metrics.counts.setDeaf, gauge: r.gauges("problem", "1 while timerd status finds a problem by this check, else 0.", "check"),
+		from: from, counts: all.metrics.counts, gauge: r.gauges("problem", "1 while timerd status finds a problem by this check, else 0.", "check"),
 		overdue:    r.gauges("overdue_timers", "Timers of all servers that are due and not settled for longer than the lease and two sweeps; no value while Redis does not answer."),
 		overdueAge: r.gauges("overdue_seconds", "How long ago the oldest of them was due, 0 for none; no value while Redis does not answer."),
 	}
@@ -89,7 +88,7 @@ func (p *problems) note(r *status.Report) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.last = r
-	p.deaf(r.Lacking)
+	p.counts.setDeaf(r.Lacking)
 	p.noteOverdue(r)
 	for _, check := range status.Checks() {
 		p.gauge.WithLabelValues(check).Set(oneIf(r.Problems.Has(diag.Fail, check) || r.Problems.Has(diag.Warn, check)))
@@ -124,10 +123,11 @@ func (p *problems) noteOverdue(r *status.Report) {
 		p.overdueAge.Reset()
 		return
 	}
-	timers, age := 0.0, 0.0
+	timers, age, drains := 0.0, 0.0, false
 	if o := r.Redis.Overdue; o != nil {
-		timers, age = float64(o.Timers), o.Age().Seconds()
+		timers, age, drains = float64(o.Timers), o.Age().Seconds(), o.Drains()
 	}
+	p.counts.setDrains(drains)
 	p.overdue.WithLabelValues().Set(timers)
 	p.overdueAge.WithLabelValues().Set(age)
 }

@@ -64,9 +64,11 @@ type check struct {
 }
 
 // add adds a check, after others without which it cannot pass: while they fail, they are the cause. Call it before run.
-func (r *readiness) add(name string, ask func(context.Context) error, after ...string) {
+func (r *readiness) add(name string, ask func(context.Context) error, after ...string) *check {
 	now := time.Now()
-	r.checks = append(r.checks, &check{name: name, after: after, ask: ask, err: errUnchecked, at: now, grace: now.Add(startGrace)})
+	c := &check{name: name, after: after, ask: ask, err: errUnchecked, at: now, grace: now.Add(startGrace)}
+	r.checks = append(r.checks, c)
+	return c
 }
 
 // run runs the checks until ctx ends. It logs each failure and each recovery

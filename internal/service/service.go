@@ -20,6 +20,7 @@ import (
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/retry"
 	"github.com/timerd-io/timerd/internal/rights"
 	"github.com/timerd-io/timerd/internal/status"
@@ -135,6 +136,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	all.metrics = m
 	wrong := newProblems(status.Sources{
 		Schedule: sched, JetStream: conns.js, NoNATS: natsAway(c.NATS), Streams: conf, Webhooks: new(status.RecentWebhooks), Overdue: new(status.OverdueWatch),
+		Databases: new(query.Databases), Written: publisher.Written,
 		Needs: rights.Needs{Events: true, Hears: c.Service.Namespaces}, Clients: c.Clients(), Brief: true,
 	}, all, registered)
 	ready := s.newReadiness(wrong, all, publisher, member, retries)
@@ -161,7 +163,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 			{"survey", withoutError(surveys.run)},
 			{"consumers", withoutError(past.run)},
 			{"takeovers", withoutError(all.taken.run)},
-			{"watch for stops", withoutError(func(ctx context.Context) { watchStops(ctx, log) })},
+			{"watch for stops", withoutError(func(ctx context.Context) { watchStops(ctx, m.counts, log) })},
 			{"problems", withoutError(wrong.run)},
 			{"losses", withoutError(streams.NewLosses(conns.rdb, conns.js, conf, all.counted, log).Run)},
 		},
@@ -228,8 +230,8 @@ func (s Service) newReadiness(wrong *problems, all *nodes, publisher *notify.Pub
 		return cmp.Or(connected(wrong.from.JetStream, wrong.from.NoNATS), publisher.Healthy())
 	})
 	r.add("installation", func(context.Context) error { return member.Healthy() }, status.ReadyRedis, status.ReadyJetStream)
-	r.add("retry consumer", func(context.Context) error { return retries.Healthy() }, status.ReadyRedis, status.ReadyJetStream)
-	r.checks[len(r.checks)-1].lesser = true // timers fire
+	r.add("retry consumer", func(context.Context) error { return retries.Healthy() }, status.ReadyRedis, status.ReadyJetStream).lesser = true // timers fire
+	r.add(diag.CheckGuards, func(context.Context) error { return member.Guarded() }, status.ReadyRedis, status.ReadyJetStream).lesser = true
 	if s.Config.Service.KeyspaceEvents {
 		r.add("keyspace events", all.hears, status.ReadyRedis)
 	}

@@ -147,12 +147,13 @@ func (s *survey) tellGone(members []query.Member) {
 	s.living = living
 }
 
-// watchStops logs that this process was stopped for a while, or its machine was, until ctx ends: then others had its place, and what
-// it logs next comes of that.
-func watchStops(ctx context.Context, log *slog.Logger) {
+// watchStops notes and logs that this process was stopped for a while, or its machine was, until ctx ends: then others had its place, and
+// what it logs next comes of that.
+func watchStops(ctx context.Context, noted *counts, log *slog.Logger) {
 	const interval, long = 500 * time.Millisecond, 3 * time.Second
 	for at := time.Now(); backoff.Sleep(ctx, interval); at = time.Now() {
 		if stood := time.Since(at); stood > long {
+			noted.noteStop(stood, true)
 			log.Warn("this timerd was stopped, and goes on now: the others may have taken over its claims", "for", stood.Round(100*time.Millisecond))
 		}
 	}

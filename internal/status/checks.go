@@ -21,6 +21,8 @@ type facts struct {
 	servers    []server // of Redis, those that could be asked
 	serversErr error    // why the servers are not known, or not all of them
 	elsewhere  *diag.Finding
+	database   int              // of a single Redis
+	unserved   []query.Database // with timers and no timerd, in the order of their numbers
 	members    []query.Member
 	membersErr error
 	holdsErr   error
@@ -65,15 +67,18 @@ func checks() []check {
 		{Name: diag.CheckCluster, Ready: ReadyRedis, Run: checkCluster},
 		{Name: diag.CheckTimerds, Run: checkMembers},
 		{Name: diag.CheckUnattended, Needs: append(redis, diag.CheckTimerds), Run: checkAttended},
+		{Name: diag.CheckSilent, Needs: append(redis, diag.CheckTimerds, diag.CheckUnattended), Run: checkSilent},
+		{Name: diag.CheckDatabases, Needs: redis, Run: checkDatabases},
 		{Name: diag.CheckNATS, Ready: ReadyJetStream, Run: checkNATS},
 		{Name: diag.CheckStreams, Ready: ReadyJetStream, Needs: []string{diag.CheckNATS}, Run: checkStreams},
-		{Name: "claims", Ready: "claims", Needs: redis, Run: ofTimerds(ReadyRedis, "claims"), Fix: lookAtTimerd},
-		{Name: ReadyJetStream, Ready: ReadyJetStream, Needs: both, Run: ofTimerds(ReadyJetStream), Fix: lookAtTimerd},
-		{Name: "installation", Ready: "installation", Needs: both, Run: ofTimerds("installation"), Fix: lookAtTimerd},
-		{Name: "retry consumer", Ready: "retry consumer", Needs: both, Run: ofTimerds("retry consumer"), Fix: lookAtTimerd},
-		{Name: "keyspace events", Ready: "keyspace events", Needs: redis, Run: ofTimerds("keyspace events"), Fix: lookAtTimerd},
+		{Name: "claims", Ready: "claims", Needs: redis, Run: ofTimerds(diag.Fail, ReadyRedis, "claims"), Fix: lookAtTimerd},
+		{Name: ReadyJetStream, Ready: ReadyJetStream, Needs: both, Run: ofTimerds(diag.Fail, ReadyJetStream), Fix: lookAtTimerd},
+		{Name: "installation", Ready: "installation", Needs: both, Run: ofTimerds(diag.Fail, "installation"), Fix: lookAtTimerd},
+		{Name: "retry consumer", Ready: "retry consumer", Needs: both, Run: ofTimerds(diag.Fail, "retry consumer"), Fix: lookAtTimerd},
+		{Name: "keyspace events", Ready: "keyspace events", Needs: redis, Run: ofTimerds(diag.Fail, "keyspace events"), Fix: lookAtTimerd},
 		{Name: diag.CheckLosses, Run: checkLosses},
 		{Name: diag.CheckCounting, Needs: slices.Concat(both, []string{ReadyJetStream}), Run: checkCounting},
+		{Name: diag.CheckGuards, Ready: diag.CheckGuards, Needs: both, Run: ofTimerds(diag.Warn, diag.CheckGuards), Fix: lookAtTimerd},
 		{Name: diag.CheckClock, Run: checkClocks},
 		{Name: diag.CheckHolds, Needs: redis, Run: checkHolds},
 		{Name: diag.CheckAudits, Needs: redis, Run: checkAudits},

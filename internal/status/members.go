@@ -193,8 +193,8 @@ const (
 	longestWrong = 500
 )
 
-// ofTimerds returns the check that reports what living timerds find wrong by some checks of their own readiness.
-func ofTimerds(names ...string) func(*facts, *diag.Findings) {
+// ofTimerds returns the check that reports at a level what living timerds find wrong by some checks of their own readiness.
+func ofTimerds(level diag.Level, names ...string) func(*facts, *diag.Findings) {
 	return func(f *facts, p *diag.Findings) {
 		for _, m := range f.members {
 			if !m.Alive || m.Counts == nil || len(m.Counts.Wrong) > mostWrong {
@@ -202,7 +202,7 @@ func ofTimerds(names ...string) func(*facts, *diag.Findings) {
 			}
 			for _, w := range m.Counts.Wrong {
 				if slices.Contains(names, w.Check) {
-					p.Fail("", "%s: %s", clean(m.Instance), cleanUpTo(longestWrong, w.Text))
+					p.Add(diag.Finding{Level: level, Text: clean(m.Instance) + ": " + cleanUpTo(longestWrong, w.Text)})
 				}
 			}
 		}

@@ -97,7 +97,7 @@ func (f *facts) gatherState(ctx context.Context) {
 		f.deliverers, f.stateErr = streams.ReadDeliverers(ctx, f.JetStream, f.Streams)
 	}
 	if f.stateErr == nil {
-		f.uncounted, f.stateErr = streams.ReadCounting(ctx, f.JetStream, f.Streams)
+		f.uncounted, f.stateErr = streams.ReadCounting(ctx, f.JetStream, f.Streams, f.Written)
 	}
 }
 
@@ -106,7 +106,7 @@ func (f *facts) gatherUnwritten(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, accountWait)
 	defer cancel()
 	for _, name := range []string{f.Streams.FiredStream(), f.Streams.RetryStream(), f.Streams.DeadStream()} {
-		if fault, ok := errors.AsType[*streams.Fault](streams.WriteError(ctx, f.JetStream, name)); ok {
+		if fault, ok := errors.AsType[*streams.Fault](f.Written.Of(ctx, f.JetStream, name)); ok {
 			f.unwritten = append(f.unwritten, fault)
 		}
 	}

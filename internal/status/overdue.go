@@ -3,6 +3,7 @@ package status
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -43,12 +44,17 @@ type Overdue struct {
 	Parked int64 `json:"parked"` // set aside
 	Spaced int64 `json:"spaced"` // given a later time by a resume
 
-	since time.Duration // after what time a timer is overdue
-	age   time.Duration // how long the first one has been due, by Redis's clock
+	since  time.Duration // after what time a timer is overdue
+	age    time.Duration // how long the first one has been due, by Redis's clock
+	drains bool          // the watch itself has seen them become fewer within a lease
+	slow   bool          // another one has
 }
 
 // Age returns for how long the timer has been due that was due first.
 func (o *Overdue) Age() time.Duration { return o.age }
+
+// Drains reports whether the caller's watch has seen the timers become fewer within a lease.
+func (o *Overdue) Drains() bool { return o.drains }
 
 // OverdueWatch compares the overdue timers of one report with those of the last one. The zero value has seen none. Its methods may be
 // called concurrently.
@@ -76,8 +82,14 @@ func (w *OverdueWatch) look(ctx context.Context, f *facts) (*Overdue, error) {
 		return nil, err
 	}
 	w.note(seen, time.Now(), lease, since)
+	if o := w.last; o != nil && o.Stuck && slices.ContainsFunc(f.members, drains) {
+		o.Stands, o.Stuck, o.slow = 0, false, true // this watch has not looked for long enough to see it
+	}
 	return w.last, nil
 }
+
+// drains reports whether a living timerd has seen overdue timers become fewer within a lease.
+func drains(m query.Member) bool { return m.Alive && m.Counts != nil && m.Counts.Drains }
 
 // note takes what was seen at a local time.
 func (w *OverdueWatch) note(seen query.Overdue, at time.Time, lease, since time.Duration) {
@@ -95,6 +107,7 @@ func (w *OverdueWatch) note(seen query.Overdue, at time.Time, lease, since time.
 		Held: seen.Held, Parked: seen.Parked, Spaced: seen.Spaced, since: since, age: seen.At.Sub(seen.Due),
 	}
 	w.last = o
+	defer func() { o.drains = !w.moved.IsZero() && at.Sub(w.moved) < lease }()
 	if before.IsZero() {
 		return
 	}
@@ -202,6 +215,8 @@ func checkOverdue(f *facts, p *diag.Findings) {
 		p.Fail("", "%s; none was settled for %s", text, diag.Duration(o.Stands.Round(time.Second)))
 	case o.PerSecond > 0:
 		p.Warn("", "%s; they become fewer by %.3g a second", text, o.PerSecond)
+	case o.slow:
+		p.Warn("", "%s; they become fewer, but slowly", text)
 	default:
 		p.Warn("", "%s", text)
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/query"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // Overdue timers that move on are a warning with their rate. Those that stand still for a lease are a failure.
@@ -22,31 +23,35 @@ func TestOverdueTimersMoveOnOrStandStill(t *testing.T) {
 		due           time.Duration // of the oldest, after the first one's
 		stuck         bool
 		perSecond     float64
-		timers        int64 // 0 for entries
-		justBecameOld bool  // they became overdue at began
+		timers        int64 // how many more timers than entries
+		over          bool  // not all were counted
+		drains        bool
+		justBecameOld bool // they became overdue at began
 	}
 	for name, looks := range map[string][]look{
-		"a million that drain":            {{entries: 1e6}, {after: 2 * time.Second, entries: 990000, perSecond: 5000}, {after: 4 * time.Second, entries: 990000}},
-		"more come than go":               {{entries: 100}, {after: 2 * time.Second, entries: 120, due: time.Second}, {after: 4 * time.Second, entries: 140, due: 2 * time.Second}},
+		"a million that drain":            {{entries: 1e6}, {after: 2 * time.Second, entries: 990000, perSecond: 5000, drains: true}, {after: 4 * time.Second, entries: 990000, drains: true}},
+		"more come than go":               {{entries: 100}, {after: 2 * time.Second, entries: 120, due: time.Second, drains: true}, {after: 4 * time.Second, entries: 140, due: 2 * time.Second, drains: true}},
 		"a standstill that was there":     {{entries: 3}, {after: time.Second, entries: 3, stuck: true}},
-		"a standstill that begins":        {{entries: 9}, {after: time.Second, entries: 3, perSecond: 6}, {after: 10 * time.Second, entries: 3}, {after: 11 * time.Second, entries: 5, stuck: true}},
+		"a standstill that begins":        {{entries: 9}, {after: time.Second, entries: 3, perSecond: 6, drains: true}, {after: 10 * time.Second, entries: 3, drains: true}, {after: 11 * time.Second, entries: 5, stuck: true}},
 		"a backlog that just became old":  {{entries: 3, justBecameOld: true}, {after: 2 * time.Second, entries: 4, justBecameOld: true}},
+		"traffic beside a standstill":     {{entries: 900, timers: -897}, {after: time.Second, entries: 100, timers: -97, stuck: true}},
+		"a count that stops early":        {{entries: 20000, over: true}, {after: time.Second, entries: 19500, over: true, stuck: true}},
 		"what was over begins once again": {{entries: 3}, {after: time.Second, entries: 3, stuck: true}, {after: 2 * time.Second, timers: -1}, {after: 3 * time.Second, entries: 3}},
 	} {
 		var w OverdueWatch
 		for i, l := range looks {
-			seen := query.Overdue{At: began.Add(l.after), Timers: max(l.entries+l.timers, 0), Entries: l.entries, Due: due.Add(l.due)}
+			seen := query.Overdue{At: began.Add(l.after), Timers: max(l.entries+l.timers, 0), Entries: l.entries, Due: due.Add(l.due), Over: l.over}
 			if l.justBecameOld {
 				seen.Due = began.Add(-since)
 			}
 			w.note(seen, began.Add(l.after), lease, since)
 			if w.last == nil {
-				if l.timers == 0 {
+				if l.timers == 0 || l.entries > 0 {
 					t.Errorf("%s: %d: none", name, i)
 				}
 				continue
 			}
-			if w.last.Stuck != l.stuck || w.last.PerSecond != l.perSecond {
+			if w.last.Stuck != l.stuck || w.last.PerSecond != l.perSecond || w.last.Drains() != l.drains {
 				t.Errorf("%s: %d: %+v, want %+v", name, i, w.last, l)
 			}
 		}
@@ -65,5 +70,25 @@ func TestOverdueInNoTime(t *testing.T) {
 	want := "cannot tell whether timers are overdue: context canceled"
 	if len(found) != 1 || found[0].Text != want || strings.Contains(found[0].Fix, "users.acl") {
 		t.Errorf("%+v, want %s", found, want)
+	}
+}
+
+// Anybody may write a heartbeat: one with a lease of months makes nothing that is overdue look on time.
+func TestLongLeasesAreNotBelieved(t *testing.T) {
+	t.Parallel()
+	of := func(lease, sweep string, alive bool) query.Member {
+		return query.Member{Alive: alive, Self: schedule.Self{Settings: map[string]string{"TIMERD_LEASE": lease, "TIMERD_SWEEP_INTERVAL": sweep}}}
+	}
+	for _, c := range []struct {
+		members      []query.Member
+		lease, since time.Duration
+	}{
+		{nil, 10 * time.Second, 12 * time.Second},
+		{[]query.Member{of("2s", "200ms", true), of("20s", "1s", false)}, 2 * time.Second, 2400 * time.Millisecond},
+		{[]query.Member{of("2s", "200ms", true), of("9999h", "9999h", true)}, 30 * time.Second, 150 * time.Second},
+	} {
+		if lease, since := overdueAfter(c.members); lease != c.lease || since != c.since {
+			t.Errorf("%+v: %v, %v, want %v, %v", c.members, lease, since, c.lease, c.since)
+		}
 	}
 }

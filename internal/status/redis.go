@@ -2,7 +2,6 @@ package status
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"sync"
@@ -130,10 +129,8 @@ func (f *facts) gatherRedis(ctx context.Context) {
 		r.Nodes[i].take(node.Name(), f.audits, f.members)
 	}
 	r.count(nodes, f.audits)
-	if len(nodes) == 1 && len(f.members) == 0 && f.membersErr == nil && !f.impaired() {
-		if found, ok := OtherDatabase(ctx, nodes[0]); ok {
-			f.elsewhere = &found
-		}
+	if len(nodes) == 1 && !f.impaired() {
+		f.gatherDatabases(ctx, nodes[0])
 	}
 	if len(nodes) > 0 && r.At.IsZero() && f.impaired() {
 		return // no server answers
@@ -239,18 +236,6 @@ func checkAudits(f *facts, p *diag.Findings) {
 			p.Warn("look for \"audit failed\" in the timerds' logs", "%s: no audit has ended since %s", n.Address, n.LastAudit.At.Format(timeLayout))
 		}
 	}
-}
-
-// OtherDatabase returns the problem that another database of a Redis has the timerds; ok is false if none has as far as can be told.
-func OtherDatabase(ctx context.Context, node *schedule.Node) (f diag.Finding, ok bool) {
-	db, instance, ok := query.Elsewhere(ctx, node)
-	if !ok {
-		return diag.Finding{}, false
-	}
-	return diag.Finding{
-		Level: diag.Fail, Fix: fmt.Sprintf("let TIMERD_REDIS_URL name database %[1]d: it ends in /%[1]d", db),
-		Text: fmt.Sprintf("TIMERD_REDIS_URL names database %d, where no timerd is; database %d of this Redis is served by %s", node.Server().Options().DB, db, clean(instance)),
-	}, true
 }
 
 // timersOn returns how many timers a server has, of which there is one if the name is empty; negative if that is not known.

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -49,10 +51,21 @@ func skew(ctx context.Context, node *schedule.Node) (found diag.Findings) {
 	return found
 }
 
-// checkClocks reports the clocks of servers that differ from this machine's.
+// checkClocks reports the clocks of servers that differ from this machine's, and those that were stepped lately.
 func checkClocks(f *facts, p *diag.Findings) {
+	steps := f.steps()
 	for i := range f.servers {
-		*p = append(*p, f.servers[i].skew.Of(diag.Warn)...)
+		for _, skewed := range f.servers[i].skew.Of(diag.Warn) {
+			if step, ok := steps[f.servers[i].node.Name()]; ok {
+				skewed.Text += "; it was stepped " + step
+				delete(steps, f.servers[i].node.Name())
+			}
+			p.Add(skewed)
+		}
+	}
+	for _, server := range slices.Sorted(maps.Keys(steps)) {
+		p.Warn("use NTP, which sets clocks without steps; see what fired meanwhile: timerd watch --since 10m", "that of %s was stepped %s: timers fired early, or fire late, by as much",
+			clean(cmp.Or(server, "Redis")), steps[server])
 	}
 	if len(*p) == 0 && f.redis != nil {
 		p.OK("that of Redis agrees with the one here")
@@ -78,6 +91,9 @@ func OfServer(ctx context.Context, node *schedule.Node, err error) diag.Finding 
 	case schedule.IsClusterDown(err):
 		return diag.Finding{Level: diag.Fail, Check: diag.CheckCluster, Text: addr + ": " + schedule.ErrClusterDown.Error(), Fix: "look at CLUSTER NODES for the master that is away, and bring it back"}
 	case refusal == nil:
+		if frozen := diag.Frozen(err, diag.RedisProcess, node.Server().Options().Network, addr); frozen != nil {
+			return diag.Of(diag.CheckRedis, diag.Wrap(addr, frozen), "")
+		}
 		return diag.Finding{Level: diag.Fail, Check: diag.CheckRedis, Text: addr + ": " + err.Error(), Fix: "bring that server back: its timers wait there, and none is lost"}
 	}
 	f := diag.Of(diag.CheckRedis, diag.Wrap("Redis at "+addr, refusal), "")

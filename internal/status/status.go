@@ -1,6 +1,7 @@
 package status
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -8,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/rights"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/schedule"
@@ -50,6 +52,10 @@ type Sources struct {
 	Aside func() diag.Findings
 	// Overdue is for callers that make many reports: it compares the overdue timers of one with those of the last. It may be nil.
 	Overdue *OverdueWatch
+	// Databases is for callers that make many reports: it looks at some of the other databases of Redis each time. It may be nil.
+	Databases *query.Databases
+	// Written is for callers that make many reports: it asks which streams cannot be written, as often as it may. It may be nil.
+	Written *streams.WriteErrors
 	// Webhooks is for callers that make many reports: it keeps a recent answer about webhooks. It may be nil.
 	Webhooks *RecentWebhooks
 }
@@ -58,6 +64,7 @@ type Sources struct {
 // problem in the report.
 func (s Sources) Gather(ctx context.Context) *Report {
 	f := &facts{Sources: s}
+	f.Written = cmp.Or(f.Written, new(streams.WriteErrors))
 	var wg sync.WaitGroup
 	wg.Go(func() { f.gatherRedis(ctx) })
 	wg.Go(func() { f.gatherNATS(ctx) })

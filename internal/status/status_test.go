@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/query"
@@ -377,4 +378,29 @@ func TestTimerdsTellWhatIsWrongWithThem(t *testing.T) {
 	}
 	expect(t, status.Sources{Schedule: x.sched.Schedule, NoNATS: diag.Finding{Text: "away", Fix: "start it"}}.Gather(t.Context()),
 		"fail the state of the streams is unknown", "fail a: dial: timeout", "fail a: no canary came back%1B")
+}
+
+// A single report cannot see a drain slower than itself. A living timerd has, and then it is no standstill.
+func TestSlowDrainIsNoStandstill(t *testing.T) {
+	t.Parallel()
+	x := newInstallation(t)
+	ago := time.Now().Add(-time.Hour)
+	if err := x.sched.Client.ZAdd(t.Context(), keys.Single.Due(), redis.Z{Score: float64(ago.UnixMilli()), Member: "shop:a:b:1"}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, drains := range []bool{false, true} {
+		self := schedule.Self{Instance: "a", Since: time.Now().Add(time.Hour), Counts: &schedule.Counts{Drains: drains}}
+		if _, err := x.sched.Node.Heartbeat(t.Context(), self, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		level, want := diag.Fail, "none was settled for"
+		if drains {
+			level, want = diag.Warn, "they become fewer, but slowly"
+		}
+		r := x.report()
+		i := slices.IndexFunc(r.Problems, func(f diag.Finding) bool { return f.Check == diag.CheckOverdue })
+		if i < 0 || r.Problems[i].Level != level || !strings.Contains(r.Problems[i].Text, want) {
+			t.Errorf("drains %t: %+v", drains, r.Problems)
+		}
+	}
 }

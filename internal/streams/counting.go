@@ -20,7 +20,7 @@ const (
 
 // ReadCounting returns a warning if nobody counts the timers, as [Losses] of a living timerd does, so that nobody would notice
 // if they got lost. It returns nil if they are counted.
-func ReadCounting(ctx context.Context, js jetstream.JetStream, s Config) (*Fault, error) {
+func ReadCounting(ctx context.Context, js jetstream.JetStream, s Config, written *WriteErrors) (*Fault, error) {
 	ctx, cancel := context.WithTimeout(ctx, lossesTimeout)
 	defer cancel()
 	stream, err := js.Stream(ctx, s.StateStream())
@@ -34,12 +34,12 @@ func ReadCounting(ctx context.Context, js jetstream.JetStream, s Config) (*Fault
 	last, err := stream.GetLastMsgForSubject(ctx, countsSubject(s.Names))
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
-		return s.uncounted("it has no count", s.noCount(ctx, js, info)), nil
+		return s.uncounted("it has no count", s.noCount(ctx, js, info, written)), nil
 	case err != nil:
 		return nil, err
 	case info.TimeStamp.Sub(last.Time) > countTooOld:
 		at := last.Time.UTC().Format(time.RFC3339)
-		return s.uncounted("the last count is of "+at, s.noCount(ctx, js, info)), nil
+		return s.uncounted("the last count is of "+at, s.noCount(ctx, js, info, written)), nil
 	}
 	return nil, nil
 }
@@ -72,9 +72,9 @@ func (s Config) noState(ctx context.Context, js jetstream.JetStream) error {
 }
 
 // noCount returns why the stream of the state takes no count: nil if that is not known.
-func (s Config) noCount(ctx context.Context, js jetstream.JetStream, info *jetstream.StreamInfo) error {
+func (s Config) noCount(ctx context.Context, js jetstream.JetStream, info *jetstream.StreamInfo, written *WriteErrors) error {
 	if err := Fullness(info, fullSlack, 0); err != nil {
 		return err
 	}
-	return WriteError(ctx, js, info.Config.Name)
+	return written.Of(ctx, js, info.Config.Name)
 }

@@ -24,3 +24,6 @@ func Owners(ctx context.Context, js jetstream.JetStream, streams Config) ([]Owne
 
 // BatchesAt is TakesBatches for a server of a version.
 func BatchesAt(version string) bool { return batchesAt(version) }
+
+// KeepsWriteErrors reports whether a server of a version keeps write errors.
+func KeepsWriteErrors(version string) bool { return keepsWriteErrors(version) }

@@ -117,7 +117,7 @@ func TestReadCounting(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			found, err := streams.ReadCounting(t.Context(), js, streams.Config{})
+			found, err := streams.ReadCounting(t.Context(), js, streams.Config{}, new(streams.WriteErrors))
 			if err != nil || found == nil || !found.Warning || found.Stream != "TIMERS_STATE" {
 				t.Fatalf("%+v, %v", found, err)
 			}
@@ -132,7 +132,7 @@ func TestReadCounting(t *testing.T) {
 			if _, err := js.Publish(t.Context(), "timers.state.counts", []byte("{}")); err != nil {
 				t.Fatal(err)
 			}
-			if found, err := streams.ReadCounting(t.Context(), js, streams.Config{}); found != nil || err != nil {
+			if found, err := streams.ReadCounting(t.Context(), js, streams.Config{}, new(streams.WriteErrors)); found != nil || err != nil {
 				t.Errorf("with a count: %+v, %v", found, err)
 			}
 		})

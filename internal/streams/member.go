@@ -215,6 +215,7 @@ func (m *Member) claimStreams(ctx context.Context) error {
 		if time.Since(began) > m.limits.reservedTime {
 			m.log.Warn("somebody has reserved the streams and does not mark them; going on without a mark",
 				"err", stillReserved(m.streams))
+			m.update(func(s *state) { s.unmarked = stillReserved(m.streams) })
 			break
 		}
 		if !backoff.Sleep(ctx, lookAgain) { // another installation is marking them, unless it has died meanwhile
@@ -242,7 +243,11 @@ func (m *Member) foreign(owners []Owner) error {
 // mark marks the streams that belong to nobody. It returns false if another installation is about to. That this one cannot
 // is no reason to stop: the streams that timerd makes are marked from the beginning.
 func (m *Member) mark(ctx context.Context, owners []Owner) bool {
-	if !slices.ContainsFunc(owners, isBare) || time.Now().Before(m.markAfter) || m.ID() == "" {
+	bare := slices.ContainsFunc(owners, isBare)
+	if !bare {
+		m.update(func(s *state) { s.unmarked = nil })
+	}
+	if !bare || time.Now().Before(m.markAfter) || m.ID() == "" {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -251,6 +256,7 @@ func (m *Member) mark(ctx context.Context, owners []Owner) bool {
 	if reserved {
 		err = m.markReserved(ctx)
 	}
+	m.update(func(s *state) { s.unmarked = err })
 	if err != nil {
 		m.log.Warn("cannot mark a stream as this installation's, so another one may take it for its own", "err", err)
 		m.markAfter = time.Now().Add(markPause)

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"regexp"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -99,32 +98,6 @@ func Refused(err error) error {
 	return err
 }
 
-// noSequence is of no message: a request to delete it changes nothing.
-const noSequence = 1 << 62
-
-// pathError matches an error of a file, such as "write /data/1.blk: no space left on device".
-var pathError = regexp.MustCompile(`^[a-z]+ .*[/\\].*: .+`)
-
-// WriteError returns a Fault if a write to a stream's file has failed: then the server answers no event, and everything else
-// as if nothing were wrong, until it is restarted. It asks for the deletion of a message that cannot be there, which fails by
-// that error first. nil means that there is none, or that it is not known: without the right to ask, before nats-server 2.14,
-// which does not keep the error, and for a stream with replicas. There the deletion goes through Raft, and servers before
-// 2.11.10 and 2.12.1 reset the stream on all replicas by it.
-func WriteError(ctx context.Context, js jetstream.JetStream, stream string) error {
-	if !keepsWriteErrors(js.Conn().ConnectedServerVersion()) {
-		return nil
-	}
-	if s, err := js.Stream(ctx, stream); err != nil || s.CachedInfo().Config.Replicas > 1 {
-		return nil //nolint:nilerr // other checks tell of a stream that does not answer
-	}
-	err := ask(ctx, js, "STREAM.MSG.DELETE."+stream, map[string]any{"seq": noSequence, "no_erase": true}, nil)
-	refused, ok := errors.AsType[*jetstream.APIError](err)
-	if !ok || !pathError.MatchString(refused.Description) {
-		return nil
-	}
-	return &Fault{Stream: stream, What: "the NATS server cannot write it, and answers no message: " + refused.Description, Remedy: diskFix}
-}
-
 // accountFullFix is what to do about an account without room for what timerd stores.
 const accountFullFix = "give the account more file storage: max_file, or jetstream: {max_file} of the account"
 
@@ -147,13 +120,6 @@ func TakesBatches(js jetstream.JetStream) bool { return batchesAt(js.Conn().Conn
 // batchesAt is TakesBatches for a server of a version.
 func batchesAt(version string) bool {
 	const major, minor = 2, 15
-	hasMajor, hasMinor, ok := parseVersion(version)
-	return ok && atLeast(hasMajor, hasMinor, major, minor)
-}
-
-// keepsWriteErrors reports whether a server of a version answers with the error of an earlier write.
-func keepsWriteErrors(version string) bool {
-	const major, minor = 2, 14
 	hasMajor, hasMinor, ok := parseVersion(version)
 	return ok && atLeast(hasMajor, hasMinor, major, minor)
 }

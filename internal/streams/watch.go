@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/timerd-io/timerd/internal/backoff"
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -36,6 +38,9 @@ type state struct {
 	foreignStreams error // streams do
 	unread         error // Redis does not tell
 	twin           error // a timerd of the installation serves another Redis
+
+	unmarked error // a stream has no mark, and gets none
+	unasked  bool  // other timerds cannot be asked which Redis they serve
 }
 
 // Permit returns nil while the streams are the installation's, as far as is known, and otherwise what is wrong: then
@@ -54,6 +59,28 @@ func (m *Member) Healthy() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return errors.Join(m.state.foreignRedis, m.state.foreignStreams, m.state.unread, m.state.twin)
+}
+
+// Guarded returns nil while the member can do what guards the installation against another one, and otherwise what it cannot. Timers
+// fire and are heard meanwhile.
+func (m *Member) Guarded() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var cannot []string
+	if m.state.unasked {
+		cannot = append(cannot, "other timerds of this installation cannot be asked whether they serve the same Redis, so a running copy of it would not be noticed")
+	}
+	if m.state.unmarked != nil {
+		cannot = append(cannot, "a stream has no mark of this installation, so another one may take it for its own: "+m.state.unmarked.Error())
+	}
+	if len(cannot) == 0 {
+		return nil
+	}
+	return &diag.Fault{
+		What:   strings.Join(cannot, "; "),
+		Remedy: "give timerd's NATS user the rights in deploy/README.md, then restart timerd",
+		Err:    m.state.unmarked,
+	}
 }
 
 // Run looks at Redis and the streams again and again until ctx ends: it puts an identity back that one of them has lost,
@@ -129,6 +156,7 @@ func (m *Member) lookForTwins(ctx context.Context) {
 		default:
 			unheard = 0
 			m.update(func(s *state) {
+				s.unasked = false
 				if s.twin = nil; suspected {
 					s.twin = twin
 				}
@@ -143,8 +171,7 @@ func (m *Member) lookForTwins(ctx context.Context) {
 			pause = twinAgain
 		}
 		if unheard == mostUnheard {
-			m.log.Warn("cannot ask other timerds of this installation whether they serve the same Redis: the NATS user needs the rights to publish "+
-				"and subscribe to the subject, to subscribe to _INBOX.>, and to answer (allow_responses)", "source", m.site.names.InstallationSubject(m.ID()))
+			m.update(func(s *state) { s.unasked = true })
 		}
 		if !backoff.Sleep(ctx, pause) {
 			return

@@ -24,12 +24,23 @@ func TestOutagesOfTheClock(t *testing.T) {
 		t.Fatal(err)
 	}
 	x := newScene(t, devserver.Environment(clock.Environment()...))
-	x.play(outage{
-		name: "the clock of Redis was stepped", level: diag.Warn, check: diag.CheckClock,
-		text:  `that of Redis is off by (59|1m)`,
-		bring: func(*scene) { ahead(x.System, clock, time.Minute) },
-		end:   func(*scene) { ahead(x.System, clock, 0) },
-	})
+	ahead := func(by time.Duration) func(*scene) { return func(*scene) { ahead(x.System, clock, by) } }
+	stepped := outage{level: diag.Warn, check: diag.CheckClock, text: `that of Redis is off by (59|1m).*; it was stepped forward by (59|1m).* to \d`}
+	right := stepped
+	right.text = `that of Redis was stepped forward by (59|1m).* to .*, back by (59|1m).* to \d`
+	x.quiet()
+	ahead(time.Minute)(x)
+	_, took := x.tells(stepped)
+	t.Logf("the clock of Redis was stepped: told after %v", took)
+	ahead(0)(x)
+	_, took = x.tells(right)
+	t.Logf("the clock of Redis was put right: told after %v", took)
+	for _, direction := range []string{"forward", "back"} {
+		x.p.Log.Wait(t, system.Patience, `msg="the clock of Redis was stepped: timers are due by it" redis=`+x.Redis.Addr()+` direction=`+direction)
+	}
+	x.p.Stop() // it forgets the steps after ten minutes
+	x.start()
+	x.quiet()
 	x.p.Stop()
 }
 

@@ -159,7 +159,7 @@ func TestAdoptStreams(t *testing.T) {
 	p := s.Start()
 	was := identity(t, s.RDB)
 	c := s.Collect()
-	s.Do("SET", "a:b:c:1", "x", "PX", 200)
+	s.Do("FCALL", "timer_set", 1, "a:b:c:1", "x", "PX", 200)
 	s.Expect(c, "a:b:c:1=x")
 
 	replacement := testenv.Redis(t)
@@ -393,9 +393,14 @@ func TestIdentityWithFewRights(t *testing.T) {
 	if !strings.Contains(p.Log.String(), "cannot mark a stream as this installation's") {
 		t.Errorf("no warning:\n%s", p.Log)
 	}
-	s.Do("SET", "a:b:c:1", "x", "PX", 200)
+	s.Do("FCALL", "timer_set", 1, "a:b:c:1", "x", "PX", 200)
 	s.Expect(c, "a:b:c:1=x")
-	p.Log.Wait(t, system.Patience, "cannot ask other timerds of this installation")
+	s.Env["TIMERD_NATS_URL"] = "nats://admin:admin@" + s.NATS.Addr() // of the commands
+	s.StatusSays(0, "warn  ", ": a stream has no mark of this installation, so another one may take it for its own: ",
+		"other timerds of this installation cannot be asked whether they serve the same Redis")
+	p.ReadySays(http.StatusOK, "guards: failed: other timerds of this installation cannot be asked ")
+	p.Measures(true, `timerd_problem\{check="guards"\} 1`)
+	s.Env["TIMERD_NATS_URL"] = "nats://timerd:timerd@" + s.NATS.Addr()
 	p.Stop()
 	s.Do("FLUSHALL")
 	s.Start().Stop()

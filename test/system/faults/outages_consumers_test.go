@@ -9,10 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/status"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/test/system"
 )
 
@@ -51,6 +55,12 @@ func TestOutagesOfDeliver(t *testing.T) {
 	deliver := x.Deliverer(file)
 	var another string
 	var outdated *system.Daemon
+
+	// A file that grows changes the consumers, and nobody has to be told.
+	system.WriteWebhooks(t, file, "pay:order:callback "+merchant.URL, "pay:refund "+merchant.URL)
+	deliver.Signal(syscall.SIGHUP)
+	x.fire("pay:refund:callback", 1)
+	testenv.Eventually(t, system.Patience, func() bool { _, total := merchant.Seen(); return total == 1 }, "a delivery by the file that has grown")
 	x.play(outage{
 		name: "timerd deliver is away", level: diag.Warn, check: diag.CheckWebhooks,
 		text: `timerd-deliver: \d+ events of pay:order:callback wait, the oldest for .*, and no timerd deliver asks for them`,
@@ -82,12 +92,12 @@ func TestOutagesOfDeliver(t *testing.T) {
 		},
 	})
 	outdated.Stop()
-	testenv.Eventually(t, system.Patience, func() bool { _, total := merchant.Seen(); return total >= 3 }, "what waited to be delivered")
+	testenv.Eventually(t, system.Patience, func() bool { _, total := merchant.Seen(); return total >= 4 }, "what waited to be delivered")
 	deliver.Stop()
 	x.p.Stop()
 }
 
-// A consumer for which events wait and that no program asks is told of, whoever made it.
+// A consumer for which events wait and that no program asks is told of, whoever made it, and so is one whose handler only fails.
 func TestOutagesOfPrograms(t *testing.T) {
 	t.Parallel()
 	x := newScene(t)
@@ -111,6 +121,62 @@ func TestOutagesOfPrograms(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+		},
+	}, outage{
+		name: "a handler that only fails", level: diag.Warn, check: diag.CheckConsumers,
+		text:   `shop-reader: its handler only fails: the last 5 attempts, within .*, and none succeeded`,
+		advice: "timerd hold shop",
+		bring: func(*scene) { // of another timerd
+			now := time.Now()
+			past := streams.Consumers{Instance: "another"}
+			past.AddSample("shop-reader", streams.ConsumerSample{Minute: streams.Minute(now) - 1})
+			for range 5 {
+				past.CountFailed(keys.Key{App: "shop", Module: "order", Type: "timeout", ID: "1"}, "shop-reader", now)
+			}
+			if err := streams.SayConsumers(t.Context(), x.JS, streams.Config{}, past); err != nil {
+				t.Fatal(err)
+			}
+		},
+		end: func(*scene) {
+			if err := streams.SayConsumers(t.Context(), x.JS, streams.Config{}, streams.Consumers{Instance: "another"}); err != nil {
+				t.Fatal(err)
+			}
+		},
+	})
+	x.p.Stop()
+}
+
+// A NATS server that has no more room by its own limit is named with its reason. Room is made without a restart.
+func TestOutageOfTheStore(t *testing.T) {
+	t.Parallel()
+	const room = 1 << 20
+	x := newSystemScene(t)
+	x.NATS = testenv.NATS(t, func(o *server.Options) { o.JetStreamMaxStore = room })
+	x.JS = x.NATS.JetStream()
+	x.Env["TIMERD_NATS_URL"] = x.NATS.URL()
+	x.start()
+	c := x.Collect()
+	orders, err := x.JS.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.play(outage{
+		name: "max_file_store is reached", level: diag.Fail, check: status.ReadyJetStream, ready: status.ReadyJetStream,
+		text: `the NATS server has no more room for JetStream \(max_file_store\): .*insufficient resources`,
+		bring: func(*scene) {
+			for err := error(nil); err == nil; {
+				_, err = x.JS.Publish(t.Context(), "orders", make([]byte, room/8))
+			}
+			for err := error(nil); err == nil; {
+				_, err = x.JS.Publish(t.Context(), "orders", nil)
+			}
+			x.fire("shop:order:timeout", 2)
+		},
+		end: func(*scene) {
+			if err := orders.Purge(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			x.Expect(c, "shop:order:timeout:1=p", "shop:order:timeout:2=p")
 		},
 	})
 	x.p.Stop()

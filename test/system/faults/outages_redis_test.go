@@ -5,12 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/diag"
@@ -31,6 +31,7 @@ func TestOutagesOfRedis(t *testing.T) {
 		return func(x *scene) { x.p, x.Env["TIMERD_REDIS_URL"] = nil, u }
 	}
 	back := func(x *scene) { x.p, x.Env["TIMERD_REDIS_URL"] = p, url }
+	other := x.Redis.Client(func(o *redis.Options) { o.DB = 1 })
 	x.Do("ACL", "SETUSER", "timerd", "on", ">secret", "~*", "&*", "+@all")
 
 	x.play(outage{
@@ -86,6 +87,24 @@ func TestOutagesOfRedis(t *testing.T) {
 		text:  x.Redis.Addr() + `.*(refused|EOF|reset)`,
 		bring: func(x *scene) { x.Redis.Stop() },
 		end:   func(x *scene) { x.Redis.Start() },
+	}, outage{
+		name: "Redis is frozen", level: diag.Fail, check: diag.CheckRedis, ready: "redis",
+		text:   x.Redis.Addr() + `.*: it accepts connections and does not answer: `,
+		advice: "on its machine: ps -o pid,stat,time,args -C redis-server",
+		bring:  func(x *scene) { x.Redis.Pause() },
+		end:    func(x *scene) { x.Redis.Resume() },
+	}, outage{
+		name: "timers in a database that no timerd serves", level: diag.Warn, check: diag.CheckDatabases,
+		text:   `database 1 has 2 timers and no timerd: nothing fires there`,
+		advice: "if a producer should use database 0, as TIMERD_REDIS_URL does, correct its URL",
+		bring: func(x *scene) {
+			for i := range 2 {
+				if err := other.FCall(t.Context(), "timer_set", []string{fmt.Sprint("shop:order:timeout:", i)}, "p", "PX", 20).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		},
+		end: func(*scene) { other.FlushDB(t.Context()) },
 	}, outage{
 		name: "loading", level: diag.Fail, check: diag.CheckRedis, ready: "redis",
 		text: `it is loading its data: LOADING `,
@@ -324,35 +343,4 @@ func TestOutagesOfANATSCluster(t *testing.T) {
 		},
 	})
 	x.p.Stop()
-}
-
-// Where nobody is left to fire, all say so; doctor too.
-func TestOutagesOfTimerds(t *testing.T) {
-	t.Parallel()
-	x := newScene(t)
-	x.play(outage{
-		name: "no timerd is alive", level: diag.Fail, check: diag.CheckUnattended,
-		text: `no timerd is alive: nothing fires until one runs; the last one, .*, was seen at .*; 1 timer is owed`,
-		bring: func(*scene) {
-			x.p.Kill()
-			x.p = nil
-			x.Do("FCALL", "timer_set", 1, "shop:order:timeout:1", "p", "PX", 20)
-		},
-		end: func(*scene) { x.start() },
-	})
-	x.p.Stop()
-
-	// One that stands still is missed by the other, and says so itself when it goes on.
-	a, b := x.Start("TIMERD_SWEEP_INTERVAL=500ms"), x.Start("TIMERD_SWEEP_INTERVAL=500ms")
-	a.Measures(true, `timerd_instances_alive\{.*\} 2`)
-	b.Signal(syscall.SIGSTOP)
-	a.Log.Wait(t, system.Patience, "a timerd is gone: it has ended, died, or stalled. The first in rank claims")
-	b.Signal(syscall.SIGCONT)
-	b.Log.Wait(t, system.Patience, "this timerd was stopped, and goes on now")
-	b.AwaitReady(true)
-	if strings.Contains(b.Log.String(), "not ready") {
-		t.Errorf("something else is blamed:\n%s", b.Log)
-	}
-	a.Stop()
-	b.Stop()
 }

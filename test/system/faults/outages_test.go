@@ -305,22 +305,29 @@ func (x *scene) play(rows ...outage) {
 		row.bring(x)
 		fix, told := x.tells(row)
 		x.T.Logf("%s: told after %v; fix: %s", row.name, told.Round(100*time.Millisecond), fix)
-		if row.fix != "" {
-			commands := regexp.MustCompile(row.fix).FindAllString(x.withoutAddresses(fix), -1)
-			if len(commands) == 0 {
-				x.T.Fatalf("%s: no %q in the fix: %s", row.name, row.fix, fix)
-			}
-			if row.before != nil {
-				row.before(x)
-			}
-			for _, command := range commands {
-				x.do(command)
-			}
-		}
+		x.follow(row, fix)
 		if row.end != nil {
 			row.end(x)
 		}
 		x.T.Logf("%s: quiet after %v", row.name, x.quiet().Round(100*time.Millisecond))
+	}
+}
+
+// follow runs the commands of a fix.
+func (x *scene) follow(row outage, fix string) {
+	x.T.Helper()
+	if row.fix == "" {
+		return
+	}
+	commands := regexp.MustCompile(row.fix).FindAllString(x.withoutAddresses(fix), -1)
+	if len(commands) == 0 {
+		x.T.Fatalf("%s: no %q in the fix: %s", row.name, row.fix, fix)
+	}
+	if row.before != nil {
+		row.before(x)
+	}
+	for _, command := range commands {
+		x.do(command)
 	}
 }
 

@@ -80,6 +80,8 @@ func TestStatusInOutages(t *testing.T) {
 		t.Errorf("doctor:\n%s%s", out, errs)
 	}
 	p = s.Start()
+	s.StatusSays(0, "warn  1 timerd is silent and did not end in order", "      fix: look at its host and its log, and start it again; ")
+	s.Do("DEL", keys.Single.Silent())
 	s.StatusSays(0, "ok: nothing is wrong")
 
 	// The stream is full.
@@ -230,6 +232,6 @@ func TestStatusWhileAServerHangs(t *testing.T) {
 			}
 		}
 	}
-	hang("TIMERD_REDIS_URL", s.Redis.Addr(), "redis://", "fail  the state of the timers and timerds is unknown", "fix: start Redis", "\n  TIMERS ")
-	hang("TIMERD_NATS_URL", s.NATS.Addr(), "nats://", "fail  the state of the streams is unknown", "fix: start nats-server", "\n  NODE ")
+	hang("TIMERD_REDIS_URL", s.Redis.Addr(), "redis://", "fail  the state of the timers and timerds is unknown", ": it accepts connections and does not answer: ", "fix: look at its process, on its machine: ps ", "\n  TIMERS ")
+	hang("TIMERD_NATS_URL", s.NATS.Addr(), "nats://", "fail  the state of the streams is unknown", ": it accepts connections and does not answer: ", "fix: look at its process, on its machine: ps ", "\n  NODE ")
 }

@@ -1,0 +1,186 @@
+package query
+
+import (
+	"context"
+	"encoding/json"
+	"regexp"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+const (
+	// databasesPage is how many databases one look asks. A server may have ten thousand.
+	databasesPage = 256
+	// databasesPages is how many pages a single answer reads.
+	databasesPages = 8
+	// databasesRefused is for how long a user without the right to look is not asked for again: Redis keeps a record of refused commands.
+	databasesRefused = 10 * time.Minute
+	// likelyAlive is how many timerds of another database are looked at, those heard of last.
+	likelyAlive = 10
+)
+
+// Database is another database of a single Redis.
+type Database struct {
+	Number int
+	Timers int64  // those that are not settled, about
+	Timerd string // the id of a living timerd that serves it; "" for none
+}
+
+// Databases looks again and again at the other databases of a single Redis, some at a time. The zero value has seen none. Its methods
+// may be called concurrently.
+type Databases struct {
+	mu      sync.Mutex
+	left    []int            // not looked at in this round
+	seen    map[int]Database // by the last look at each
+	refused time.Time
+}
+
+// Look asks the next databases with keys, 256 at most, and returns what is known of all, in no order. It returns nothing in a cluster, and
+// where the user may not look.
+func (d *Databases) Look(ctx context.Context, node *schedule.Node) []Database {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if node.Name() != "" || !d.refused.IsZero() && time.Since(d.refused) < databasesRefused {
+		return nil
+	}
+	err := d.look(ctx, node)
+	if redis.IsPermissionError(err) {
+		d.refused = time.Now()
+	}
+	var all []Database
+	for _, one := range d.seen {
+		all = append(all, one)
+	}
+	return all
+}
+
+// OtherDatabases returns the other databases with keys of a single Redis, 2,048 at most, in no order. Those that cannot be asked are
+// left out.
+func OtherDatabases(ctx context.Context, node *schedule.Node) (all []Database) {
+	var d Databases
+	for range databasesPages {
+		if all = d.Look(ctx, node); len(d.left) == 0 {
+			break
+		}
+	}
+	return all
+}
+
+// look asks the next databases. d.mu is held.
+func (d *Databases) look(ctx context.Context, node *schedule.Node) error {
+	own := *node.Server().Options()
+	if len(d.left) == 0 {
+		if err := d.list(ctx, node.Server(), own.DB); err != nil {
+			return err
+		}
+	}
+	page := d.left[:min(len(d.left), databasesPage)]
+	if len(page) == 0 {
+		return nil
+	}
+	own.PoolSize, own.MinIdleConns = 1, 0
+	rdb := redis.NewClient(&own)
+	defer func() { _ = rdb.Close() }() // nothing is pending on it
+	conn := rdb.Conn()                 // one for all, because it changes its database
+	defer func() { _ = conn.Close() }()
+	found, err := askDatabases(ctx, conn, page)
+	if err != nil {
+		return err
+	}
+	for _, one := range found {
+		d.seen[one.Number] = one
+	}
+	d.left = d.left[len(page):]
+	return nil
+}
+
+// list begins a round. d.mu is held.
+func (d *Databases) list(ctx context.Context, rdb *redis.Client, own int) error {
+	keyspace, err := rdb.Info(ctx, "keyspace").Result()
+	if err != nil {
+		return err
+	}
+	seen := map[int]Database{}
+	for _, found := range regexp.MustCompile(`(?m)^db(\d+):`).FindAllStringSubmatch(keyspace, -1) {
+		number, err := strconv.Atoi(found[1])
+		if err != nil || number == own {
+			continue
+		}
+		d.left = append(d.left, number)
+		if one, ok := d.seen[number]; ok {
+			seen[number] = one
+		}
+	}
+	d.seen = seen
+	return nil
+}
+
+// askDatabases asks some databases for their timers and timerds.
+func askDatabases(ctx context.Context, conn *redis.Conn, numbers []int) ([]Database, error) {
+	type answer struct {
+		chosen      *redis.StatusCmd
+		due, firing *redis.IntCmd
+		beats       *redis.ZSliceCmd
+		about       *redis.SliceCmd
+	}
+	answers := make([]answer, len(numbers))
+	var now *redis.TimeCmd
+	_, err := conn.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+		now = pipe.Time(ctx)
+		for i, number := range numbers {
+			a := &answers[i]
+			a.chosen = pipe.Select(ctx, number)
+			a.due, a.firing = pipe.ZCard(ctx, keys.Single.Due()), pipe.ZCard(ctx, keys.Single.Firing())
+			a.beats = pipe.ZRangeWithScores(ctx, keys.Single.Members(), -likelyAlive, -1)
+		}
+		return nil
+	})
+	if redis.IsPermissionError(err) || now.Err() != nil {
+		return nil, err
+	}
+	_, _ = conn.Pipelined(ctx, func(pipe redis.Pipeliner) error { // without an answer the usual silence counts
+		for i, number := range numbers {
+			a := &answers[i]
+			if len(a.beats.Val()) > 0 && a.chosen.Err() == nil {
+				pipe.Select(ctx, number)
+				a.about = pipe.HMGet(ctx, keys.Single.About(), instancesOf(a.beats.Val())...)
+			}
+		}
+		return nil
+	})
+	var all []Database
+	for i, number := range numbers {
+		a := &answers[i]
+		if a.chosen.Err() != nil || a.due.Err() != nil || a.firing.Err() != nil || a.beats.Err() != nil {
+			continue // not even which database it was is certain
+		}
+		one := Database{Number: number, Timers: a.due.Val() + a.firing.Val()}
+		for j, beat := range a.beats.Val() {
+			var self schedule.Self
+			if a.about != nil && j < len(a.about.Val()) {
+				said, _ := a.about.Val()[j].(string)
+				_ = json.Unmarshal([]byte(said), &self) // what makes no sense counts as nothing
+			}
+			if isAlive(now.Val(), schedule.Millis(beat.Score).Time(), self) {
+				one.Timerd, _ = beat.Member.(string)
+			}
+		}
+		all = append(all, one)
+	}
+	return all, nil
+}
+
+// instancesOf returns the ids of timerds by their heartbeats.
+func instancesOf(beats []redis.Z) []string {
+	ids := make([]string, len(beats))
+	for i, beat := range beats {
+		ids[i], _ = beat.Member.(string)
+	}
+	return ids
+}
