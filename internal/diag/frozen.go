@@ -33,7 +33,7 @@ func Frozen(err error, process, network string, addrs ...string) *Fault {
 		}
 		_ = conn.Close() // nothing was sent
 		return &Fault{
-			What: "it accepts connections and does not answer: " + err.Error(),
+			What: "it accepts connections and does not answer: " + late.Error(),
 			Remedy: "look at its process, on its machine: ps -o pid,stat,time,args -C " + process +
 				" (T: stopped, kill -CONT goes on; D: it waits for its disk; R: it is busy)",
 			Err: err,

@@ -61,6 +61,8 @@ type check struct {
 	at     time.Time
 	grace  time.Time // until when a failure is not worth a line
 	logged bool      // err was logged
+
+	resumed bool // the process went on after a stop: what passes at once may fail a moment later
 }
 
 // add adds a check, after others without which it cannot pass: while they fail, they are the cause. Call it before run.
@@ -104,8 +106,8 @@ func (r *readiness) note(c *check, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	if now.Sub(c.at) > checkStale { // this process was stopped: what it finds first comes of that
-		c.grace = now.Add(startGrace)
+	if now.Sub(c.at) > checkStale { // this process was stopped: what it finds within some seconds comes of that
+		c.grace, c.resumed = now.Add(startGrace), true
 	}
 	switch {
 	case err != nil && !c.logged && now.After(c.grace):
@@ -114,7 +116,7 @@ func (r *readiness) note(c *check, err error) {
 	case err == nil && c.logged:
 		r.log.Info("ready again", "check", c.name)
 		c.logged = false
-	case err == nil:
+	case err == nil && !c.resumed:
 		c.grace = now
 	}
 	c.err, c.at = err, now

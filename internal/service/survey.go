@@ -47,11 +47,11 @@ type survey struct {
 	calls   query.Calls // the sum over all nodes when it was read last
 	counted time.Time   // when it was
 
-	serves    bool                    // this timerd was among those alive
-	living    map[string]query.Member // those that were alive, by instance id
-	different string                  // what was last said of settings
-	versions  string                  // which there were
-	mixed     bool                    // these are several
+	serves    bool            // this timerd was among those alive
+	silent    map[string]bool // the silent timerds, by instance id
+	different string          // what was last said of settings
+	versions  string          // which there were
+	mixed     bool            // these are several
 }
 
 // run makes surveys until ctx ends: one soon after another at first, until this timerd serves the schedule.
@@ -127,24 +127,25 @@ func (s *survey) lookAtMembers(ctx context.Context) error {
 	return nil
 }
 
-// tellGone logs which of the other timerds is gone, and who has its place.
+// tellGone logs which of the other timerds has fallen silent since the start of this one, and who has its place.
 func (s *survey) tellGone(members []query.Member) {
-	first, living := "", map[string]query.Member{}
+	first, silent := "", map[string]bool{}
 	for _, m := range members {
-		if m.Alive {
-			living[m.Instance] = m
-			if m.Rank == 0 {
-				first = m.Instance
-			}
+		if m.Alive && m.Rank == 0 {
+			first = m.Instance
 		}
 	}
-	for instance, was := range s.living {
-		if _, alive := living[instance]; !alive && instance != s.self.Instance {
-			s.log.Warn("a timerd is gone: it has ended, died, or stalled. The first in rank claims the due timers, and its claims once their leases are over",
-				"instance", instance, "seen", was.Seen.UTC().Format(time.RFC3339Nano), "first", first)
+	for _, m := range members {
+		if !m.Silent {
+			continue
+		}
+		silent[m.Instance] = true
+		if !s.silent[m.Instance] && m.Seen.After(s.self.Since) {
+			s.log.Warn("a timerd is gone: it died, stalled, or does not reach Redis. The first in rank claims the due timers, and its claims once their leases are over",
+				"instance", m.Instance, "seen", m.Seen.UTC().Format(time.RFC3339Nano), "first", first)
 		}
 	}
-	s.living = living
+	s.silent = silent
 }
 
 // watchStops notes and logs that this process was stopped for a while, or its machine was, until ctx ends: then others had its place, and

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/event"
@@ -346,7 +347,7 @@ func (f *facts) gatherWebhooks(ctx context.Context) {
 			w.Letters, _ = gatherLetters(ctx, f.JetStream, f.Streams) // as others tell
 		}
 		return w, err
-	})
+	}, func() bool { return errors.Is(f.JetStream.Conn().LastError(), nats.ErrPermissionViolation) })
 	if w := f.webhooks; w != nil {
 		f.nats.Consumers, f.nats.Unnamed, f.nats.Letters = w.All, w.Unnamed, w.Letters
 	}

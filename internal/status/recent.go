@@ -11,7 +11,7 @@ import (
 
 const (
 	// recentAge is how long an answer about webhooks counts as current for callers that ask repeatedly. silentAge is how long
-	// NATS is not asked again after no answer, which is how it treats a missing right.
+	// NATS is not asked again where a right is missing: it logs each refusal, and does not answer.
 	recentAge = 3 * time.Second
 	silentAge = time.Minute
 )
@@ -25,8 +25,8 @@ type RecentWebhooks struct {
 	until time.Time
 }
 
-// get asks, or returns a recent answer. A nil r always asks.
-func (r *RecentWebhooks) get(ask func() (*Webhooks, error)) (*Webhooks, error) {
+// get asks, or returns a recent answer. refused reports whether NATS has refused a question. A nil r always asks.
+func (r *RecentWebhooks) get(ask func() (*Webhooks, error), refused func() bool) (*Webhooks, error) {
 	if r == nil {
 		return ask()
 	}
@@ -37,7 +37,7 @@ func (r *RecentWebhooks) get(ask func() (*Webhooks, error)) (*Webhooks, error) {
 	}
 	age := recentAge
 	r.last, r.err = ask()
-	if errors.Is(r.err, context.DeadlineExceeded) || errors.Is(r.err, nats.ErrTimeout) {
+	if (errors.Is(r.err, context.DeadlineExceeded) || errors.Is(r.err, nats.ErrTimeout)) && refused() {
 		age = silentAge
 	}
 	r.until = time.Now().Add(age)

@@ -396,7 +396,7 @@ func TestIdentityWithFewRights(t *testing.T) {
 	s.Do("FCALL", "timer_set", 1, "a:b:c:1", "x", "PX", 200)
 	s.Expect(c, "a:b:c:1=x")
 	s.Env["TIMERD_NATS_URL"] = "nats://admin:admin@" + s.NATS.Addr() // of the commands
-	s.StatusSays(0, "warn  ", ": a stream has no mark of this installation, so another one may take it for its own: ",
+	s.StatusSays(0, "warn  ", "a stream has no mark of this installation, so another one may take it for its own: ",
 		"other timerds of this installation cannot be asked whether they serve the same Redis")
 	p.ReadySays(http.StatusOK, "guards: failed: other timerds of this installation cannot be asked ")
 	p.Measures(true, `timerd_problem\{check="guards"\} 1`)

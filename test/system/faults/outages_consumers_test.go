@@ -63,7 +63,7 @@ func TestOutagesOfDeliver(t *testing.T) {
 	testenv.Eventually(t, system.Patience, func() bool { _, total := merchant.Seen(); return total == 1 }, "a delivery by the file that has grown")
 	x.play(outage{
 		name: "timerd deliver is away", level: diag.Warn, check: diag.CheckWebhooks,
-		text: `timerd-deliver: \d+ events of pay:order:callback wait, the oldest for .*, and no timerd deliver asks for them`,
+		text: `timerd-deliver: \d+ events of pay:order:callback, pay:refund wait, the oldest for .*, and no timerd deliver asks for them`,
 		bring: func(*scene) {
 			deliver.Stop()
 			x.fire("pay:order:callback", 3)
