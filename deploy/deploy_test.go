@@ -273,7 +273,7 @@ func TestACLCarriesATimer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := audit.Page(ctx, keys.Single, 0, 10); err != nil {
+	if _, err := audit.Partitions(ctx, []keys.Partition{keys.Single}, 10, 0, nil); err != nil {
 		t.Error(err)
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -181,16 +179,21 @@ func (a *auditor) auditOnce(ctx context.Context, complete bool) (schedule.Observ
 	if err != nil {
 		return fault(err)
 	}
-	for _, h := range found.Heads {
-		err := a.auditPartition(ctx, audit, h.Partition, began, &seen)
-		if err == nil && found.Firing > 0 {
-			err = audit.CountFirings(ctx, h.Partition)
+	partitions := make([]keys.Partition, len(found.Heads))
+	for i, h := range found.Heads {
+		partitions[i] = h.Partition
+	}
+	got, err := audit.Partitions(ctx, partitions, pageCount, began, func() error { return a.adoptAgain(ctx, &seen) })
+	seen.Add(got)
+	for i := 0; i < len(found.Leases) && (err == nil || schedule.IsMoving(err)); i++ {
+		if failed := audit.CountFirings(ctx, found.Leases[i].Partition); failed != nil {
+			err = failed
 		}
-		if schedule.IsMoving(err) {
-			moving = err
-		} else if err != nil {
-			return fault(err)
-		}
+	}
+	if schedule.IsMoving(err) {
+		moving = err
+	} else if err != nil {
+		return fault(err)
 	}
 	if moving == nil && len(found.Moving) == 0 {
 		audit.Complete()
@@ -200,27 +203,6 @@ func (a *auditor) auditOnce(ctx context.Context, complete bool) (schedule.Observ
 		return fault(err)
 	}
 	return seen, moving
-}
-
-// auditPartition audits the timers of a partition. began is when that began at the earliest, on the server's clock.
-func (a *auditor) auditPartition(ctx context.Context, audit *schedule.Audit, p keys.Partition, began schedule.Millis, seen *schedule.Observed) error {
-	met := map[string]bool{}
-	for cursor := uint64(0); ; {
-		next, page, err := audit.Page(ctx, p, cursor, pageCount)
-		if err != nil {
-			return err
-		}
-		if err := a.adoptAgain(ctx, seen); err != nil {
-			return err
-		}
-		for _, app := range page.Apps {
-			met[app] = true
-		}
-		seen.Add(page)
-		if cursor = next; cursor == 0 {
-			return audit.DoubtApps(ctx, p, began, slices.Collect(maps.Keys(met)))
-		}
-	}
 }
 
 // adoptAgain adopts the keys of a gap that was noted during the audit: they may run out before it ends. Another audit follows for the

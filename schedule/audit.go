@@ -2,8 +2,10 @@ package schedule
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"strconv"
+	"maps"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 
@@ -54,32 +56,141 @@ func (n *Node) BeginAudit(ctx context.Context) (*Audit, error) {
 	return &Audit{n, began, slotsOf(n.Master().Partitions), newTally(nil)}, nil
 }
 
-// Page compares about count pending timers of a partition with their keys, from cursor on. 0 begins a round, and a
-// returned 0 ends it. A complete round looks at least once at every timer that is pending all the time. A timer whose
-// key is gone is cancelled if that proves that the key was deleted; otherwise it is kept.
-func (a *Audit) Page(ctx context.Context, p keys.Partition, cursor uint64, count int) (next uint64, seen Observed, err error) {
-	n, after := a.node, ""
-	for range count { // each call gets further, unless somebody goes on changing these keys
-		args := []any{cursor, count, n.evidence.proof(p), int64(n.evidence.latest()), after}
-		reply, err := ReadReply(n.schedule.Run(ctx, n.schedule.step("audit"), []Call{{Partition: p, Args: args}})[0], 8, 0)
-		if err != nil {
-			return 0, seen, fmt.Errorf("schedule: audit: %w", err)
+// auditPlace is how far a round has come in a partition.
+type auditPlace struct {
+	partition     keys.Partition
+	cursor, after string          // of the page to be looked at, and the timer to go on after
+	met           map[string]bool // the apps of its timers
+	repeats       int             // how often its page was looked at
+}
+
+// Partitions compares the pending timers of partitions with their keys, about count of them in each call, and calls
+// between after each. It looks at least once at every timer that is pending all the time. A timer whose key is gone is
+// cancelled if that proves that the key was deleted; otherwise it is kept. Apps without timers are doubted, see DoubtApps;
+// the round began at began or later. It goes on past partitions whose slots are moving, and returns an error for one
+// of them at the end.
+func (a *Audit) Partitions(
+	ctx context.Context, partitions []keys.Partition, count int, began Millis, between func() error,
+) (seen Observed, err error) {
+	left := make([]*auditPlace, len(partitions))
+	for i, p := range partitions {
+		left[i] = &auditPlace{partition: p, cursor: "0", met: map[string]bool{}}
+	}
+	var moving error
+	for len(left) > 0 {
+		some := min(len(left), maxPartitions)
+		if left[0].cursor != "0" || left[0].after != "" {
+			some = 1 // it takes several calls by itself
 		}
-		seen.Add(Observed{Rescheduled: int(reply.Int(2)), Cancelled: int(reply.Int(3)), Kept: int(reply.Int(4))})
-		apps := reply.List(6)
-		for i := range apps {
-			seen.Apps = append(seen.Apps, apps.Text(i))
+		rest, err := a.look(ctx, left[:some], count, began, &seen)
+		left = append(rest, left[some:]...)
+		if err == nil && between != nil {
+			err = between()
 		}
-		a.tally.add(reply.List(7))
-		if after = reply.Text(5); after != "" {
+		if IsMoving(err) {
+			moving = err
+		} else if err != nil {
+			return seen, err
+		}
+	}
+	return seen, moving
+}
+
+// look makes one call for some partitions, and returns those at which it has not looked to the end.
+func (a *Audit) look(ctx context.Context, some []*auditPlace, count int, began Millis, seen *Observed) (rest []*auditPlace, err error) {
+	script := a.node.schedule.step("audit")
+	reply, err := ReadReply(script.Run(ctx, a.node.server, nil, a.args(some, count, began)...), 2, 1)
+	var refused []*auditPlace
+	if _, answered := errors.AsType[redis.Error](err); answered {
+		refused = some // one of them is broken, or moving
+	} else if err != nil {
+		return nil, fmt.Errorf("schedule: audit: %w", err)
+	} else {
+		a.tally.add(reply.List(0))
+		for i, place := range some {
+			part := Reply(nil)
+			if i+1 < len(reply) {
+				part = reply.List(i + 1)
+			}
+			switch {
+			case i+1 >= len(reply): // no more was looked at
+				rest = append(rest, place)
+			case len(part) == 0:
+				refused = append(refused, place)
+			default:
+				more, err := a.take(ctx, place, part, count, began, seen)
+				if err != nil {
+					return nil, err
+				}
+				rest = append(rest, more...)
+			}
+		}
+	}
+	more, err := a.lookAlone(ctx, refused, count, began, seen)
+	return append(more, rest...), err
+}
+
+// lookAlone makes a call for each of some partitions, which the server that has it refuses before it begins while the slot
+// is moving.
+func (a *Audit) lookAlone(ctx context.Context, some []*auditPlace, count int, began Millis, seen *Observed) (rest []*auditPlace, err error) {
+	var moving error
+	for i, place := range some {
+		call := Call{Partition: place.partition, Args: a.args(some[i:i+1], count, began)}
+		reply, err := ReadReply(a.node.schedule.Run(ctx, a.node.schedule.step("audit"), []Call{call})[0], 2, 0)
+		if IsMoving(err) {
+			moving = fmt.Errorf("schedule: audit: %w", err)
 			continue
 		}
-		if next, err = strconv.ParseUint(reply.Text(0), 10, 64); err != nil {
-			return 0, seen, fmt.Errorf("schedule: audit: unexpected cursor: %w", err)
+		if err != nil {
+			return nil, fmt.Errorf("schedule: audit: %w", err)
 		}
-		return next, seen, nil
+		a.tally.add(reply.List(0))
+		more, err := a.take(ctx, place, reply.List(1), count, began, seen)
+		if err != nil {
+			return nil, err
+		}
+		rest = append(rest, more...)
 	}
-	return 0, seen, fmt.Errorf("schedule: audit: a page of %s changes faster than it can be read", p.Due())
+	return rest, moving
+}
+
+// args are the arguments of a call for some partitions.
+func (a *Audit) args(some []*auditPlace, count int, began Millis) []any {
+	evidence := &a.node.evidence
+	losses, audited, _ := evidence.known()
+	args := []any{count, int64(evidence.latest()), losses, int64(began)}
+	for _, place := range some {
+		args = append(args, place.partition.Prefix(), place.cursor, place.after, audited.has(place.partition.Slot()))
+	}
+	return args
+}
+
+// take takes in what a call has returned of a partition. It returns the place if the partition goes on there.
+func (a *Audit) take(ctx context.Context, place *auditPlace, part Reply, count int, began Millis, seen *Observed) ([]*auditPlace, error) {
+	if len(part) != 8 {
+		return nil, fmt.Errorf("schedule: audit: unexpected part of %d elements", len(part))
+	}
+	seen.Add(Observed{Rescheduled: int(part.Int(2)), Cancelled: int(part.Int(3)), Kept: int(part.Int(4))})
+	apps := part.List(6).texts()
+	seen.Apps = append(seen.Apps, apps...)
+	for _, app := range apps {
+		place.met[app] = true
+	}
+	if place.after = part.Text(5); place.after != "" {
+		place.repeats++
+		if place.repeats >= count { // each call gets further, unless somebody goes on changing these keys
+			return nil, fmt.Errorf("schedule: audit: a page of %s changes faster than it can be read", place.partition.Due())
+		}
+		return []*auditPlace{place}, nil
+	}
+	place.cursor, place.repeats = part.Text(0), 0
+	if place.cursor != "0" {
+		return []*auditPlace{place}, nil
+	}
+	if part.Int(7) == 1 {
+		return nil, nil
+	}
+	return nil, a.DoubtApps(ctx, place.partition, began, slices.Collect(maps.Keys(place.met)))
 }
 
 // CountBy makes the round count the timers of each of some namespaces, and all others together. Call it before the

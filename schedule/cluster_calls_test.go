@@ -60,6 +60,26 @@ func TestClusterFewCalls(t *testing.T) {
 	if made := calls() - before; made > len(hints)/16 {
 		t.Errorf("%d calls to observe %d keys", made, len(hints))
 	}
+	audit, err := n.BeginAudit(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var partitions []keys.Partition
+	for _, h := range hints {
+		partitions = append(partitions, x.Partition(h.Key))
+	}
+	before = calls()
+	if _, err := audit.Partitions(ctx, partitions, schedule.MaxHints, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	if made := calls() - before; made > len(hints)/16 {
+		t.Errorf("%d calls to audit %d partitions", made, len(hints))
+	}
+	for _, c := range audit.Counted() {
+		if c.Pending < int64(len(hints)) {
+			t.Errorf("%d timers are counted, want %d", c.Pending, len(hints))
+		}
+	}
 	var fired []schedule.Firing
 	testenv.Eventually(t, time.Minute, func() error {
 		var requests []schedule.ClaimRequest

@@ -317,7 +317,7 @@ func TestClusterSlotOnTheMove(t *testing.T) {
 		"audit": func(ctx context.Context) error {
 			audit, err := node.BeginAudit(ctx)
 			if err == nil {
-				_, _, err = audit.Page(ctx, p, 0, 100)
+				_, err = audit.Partitions(ctx, []keys.Partition{p}, 100, 0, nil)
 			}
 			return err
 		},

@@ -67,17 +67,6 @@ func (e *evidence) isBehind() bool {
 	return e.reading.Add(time.Since(e.sent)+AheadBy) < e.shown
 }
 
-// proof returns for a partition the text of losses that still holds if the absence of a key proves that it was deleted; it
-// is empty if nothing proves that.
-func (e *evidence) proof(p keys.Partition) string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !e.audited.has(p.Slot()) {
-		return ""
-	}
-	return e.losses
-}
-
 // know says that an audit of some slots is complete that began when losses were as given and the clock had been unread for
 // too long as often as given.
 func (e *evidence) know(losses string, audited slots, silent int) {

@@ -24,19 +24,12 @@ func auditOf(t testing.TB, n *schedule.Node) schedule.Observed {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all schedule.Observed
-	for cursor := uint64(0); ; {
-		next, seen, err := audit.Page(t.Context(), keys.Single, cursor, 2)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all.Add(seen)
-		all.Apps = append(all.Apps, seen.Apps...)
-		if cursor = next; cursor == 0 {
-			audit.Complete()
-			return all
-		}
+	all, err := audit.Partitions(t.Context(), []keys.Partition{keys.Single}, 2, 0, nil)
+	if err != nil {
+		t.Fatal(err)
 	}
+	audit.Complete()
+	return all
 }
 
 // sameCounts tells whether two audits did the same to timers.
@@ -302,9 +295,9 @@ func TestAuditOfLargeAbsent(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		next, seen, err := audit.Page(t.Context(), keys.Single, 0, 100)
-		if err != nil || next != 0 || !sameCounts(seen, want) {
-			t.Errorf("round %d: %+v, next %d, %v; want %+v", i, seen, next, err, want)
+		seen, err := audit.Partitions(t.Context(), []keys.Partition{keys.Single}, 100, 0, nil)
+		if err != nil || !sameCounts(seen, want) {
+			t.Errorf("round %d: %+v, %v; want %+v", i, seen, err, want)
 		}
 	}
 }

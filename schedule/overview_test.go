@@ -46,10 +46,8 @@ func (x *index) auditCounts(set ...keys.Namespace) []schedule.NamespaceCount {
 		x.t.Fatal(err)
 	}
 	audit.CountBy(set)
-	for cursor, more := uint64(0), true; more; more = cursor != 0 {
-		if cursor, _, err = audit.Page(x.t.Context(), keys.Single, cursor, 128); err != nil {
-			x.t.Fatal(err)
-		}
+	if _, err := audit.Partitions(x.t.Context(), []keys.Partition{keys.Single}, 128, 0, nil); err != nil {
+		x.t.Fatal(err)
 	}
 	if err := audit.CountFirings(x.t.Context(), keys.Single); err != nil {
 		x.t.Fatal(err)

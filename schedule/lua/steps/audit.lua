@@ -1,25 +1,27 @@
-#!lua flags=allow-oom
--- include: limits clock index hold common budget payload losses tally contest parked
---[[ audit compares one page of the index with the keys. Pending timers whose key was
+#!lua flags=allow-oom,allow-cross-slot-keys
+-- include: limits clock index hold common budget payload losses tally contest parked doubt
+--[[ audit compares a page of the index with the keys, in one partition or one after the other in several. Pending timers whose key was
 deleted or lost its TTL are cancelled; those whose TTL changed are rescheduled. A timer
 whose key is gone for a reason that nobody knows is kept, and is marked, so that no later
 audit takes the key for deleted, and no claim waits for its expired event. audit leaves alone what
 is due already: that is the claim's. A contested or parked timer that waits longer than any can, as by
 a clock that was ahead, is due at once. Nor does it take the key of a timer for deleted that is due
 within SKEW: on the clock of another server, which had the key before, it may have been due.
-KEYS    1  the partition's prefix
-ARGV    1  cursor; 0 begins
-        2  how many timers to look at, roughly
+KEYS    1  the partition's prefix; or none, for many partitions of one server
+ARGV    1  how many timers to look at, roughly
+        2  the latest time that this server's clock has shown
         3  the text of losses at a time from which on nothing but a deletion goes
            unnoticed, or an empty one if there is no such time. While it is the same
            still, a key that is gone was deleted.
-        4  the latest time that this server's clock has shown
-        5  the timer of this page to go on after, or an empty text
-Returns {next cursor, 0 at the end, timers looked at, rescheduled, cancelled, kept, the
-timer to go on after, the apps of this page's timers that are known, each once, how many
-timers are left of those looked at by app, module and type, as tally has them}. The timer
-to go on after is not empty if the payloads were too large for one call: then the same
-page is to be audited again from there.
+        4  when the audit began at the earliest, in ms
+        then for each partition its prefix, a cursor, 0 begins, the timer of this page to go on after, or an
+        empty text, and 1 if the text of losses holds for the partition, else 0
+Returns {how many timers are left of those looked at by app, module and type, as tally has them,
+then for each partition, as far as there was room, {next cursor, 0 at the end, timers looked at,
+rescheduled, cancelled, kept, the timer to go on after, the apps of this page's timers that are known, each
+once, 1 if the page was all of the partition, whose other apps are doubted then (doubt_apps)}, or an empty array if
+it is not here as a whole, because its slot is moving}. The timer to go on after is not empty if the
+payloads were too large for one call: then the same page is to be audited again from there.
 If its reply is lost: the same page again changes nothing more. ]]
 
 -- By how much the clock of a server that takes over may be behind, in ms.
@@ -44,16 +46,18 @@ local function known_apps(members)
   return known
 end
 
-open(KEYS[1])
-local page = redis.call('ZSCAN', due_key, ARGV[1], 'COUNT', ARGV[2])
-local members, rescheduled, cancelled, kept, last = page[2], 0, 0, 0, ''
-local latest = math.max(now, tonumber(ARGV[4])) + SKEW
+now = read_clock()
+now_text = int(now)
+local latest, began = math.max(now, tonumber(ARGV[2])) + SKEW, tonumber(ARGV[4])
+
+-- Of the partition that it is at.
+local rescheduled, cancelled, kept, proves, is_held
 
 -- was_deleted tells whether the key of a timer that is gone was deleted by a client.
 local unchanged
 local function was_deleted(due)
   if unchanged == nil then unchanged = ARGV[3] ~= '' and losses() == ARGV[3] end
-  return unchanged and due > latest
+  return proves and unchanged and due > latest
 end
 
 -- audit_absent decides about a timer whose key is gone.
@@ -88,7 +92,6 @@ end
 
 -- tally_due counts a member of due. Nothing is known yet of a contested timer. What the next
 -- claim holds is held.
-local _, is_held = read_holds(redis.call('HGET', data_key, ':h:') or nil)
 local function tally_due(member, due)
   local aside, key = '', member
   if string.byte(member) == 58 then aside, key = string.match(member, '^:(s?)%d[^:]*:(.*)$') end
@@ -103,22 +106,47 @@ local function waits_too_long(member, due)
   return name ~= nil and due > now + (name == 's' and LONGEST_PAUSE or GRACE) + SKEW
 end
 
-local first = 1
-for i = 1, #members, 2 do
-  if members[i] == ARGV[5] then first = i + 2 end
-end
-for i = first, #members, 2 do
-  if spent > BUDGET then
-    last = members[i - 2]
-    break
+-- audit_page audits the members of a page from behind one on. It returns the last one looked at if there was no room for
+-- more, else an empty text.
+local function audit_page(members, after)
+  local first = 1
+  for i = 1, #members, 2 do
+    if members[i] == after then first = i + 2 end
   end
-  local key, due = members[i], tonumber(members[i + 1])
-  local before = cancelled
-  if due > now and string.byte(key) ~= 58 then
-    audit_one(key, due)
-  elseif waits_too_long(key, due) then
-    redis.call('ZADD', due_key, now_text, key)
+  for i = first, #members, 2 do
+    if spent > BUDGET then return members[i - 2] end
+    local key, due = members[i], tonumber(members[i + 1])
+    local before = cancelled
+    if due > now and string.byte(key) ~= 58 then
+      audit_one(key, due)
+    elseif waits_too_long(key, due) then
+      redis.call('ZADD', due_key, now_text, key)
+    end
+    if cancelled == before then tally_due(key, due) end
   end
-  if cancelled == before then tally_due(key, due) end
+  return ''
 end
-return { page[1], #members / 2, rescheduled, cancelled, kept, last, known_apps(members), counts }
+
+-- audit_in audits a page of a partition, and returns its part of the reply.
+local function audit_in(partition_prefix, cursor, after)
+  name_index(partition_prefix)
+  local here = redis.pcall('EXISTS', due_key, prefix)
+  if type(here) ~= 'number' then return KEYS[1] and here or {} end
+  rescheduled, cancelled, kept = 0, 0, 0
+  is_held = select(2, read_holds(redis.call('HGET', data_key, ':h:') or nil))
+  local page = redis.call('ZSCAN', due_key, cursor, 'COUNT', ARGV[1])
+  local last, apps = audit_page(page[2], after), known_apps(page[2])
+  local is_all = cursor == '0' and after == '' and page[1] == '0' and last == ''
+  if is_all then doubt_apps(began, apps) end
+  return { page[1], #page[2] / 2, rescheduled, cancelled, kept, last, apps, is_all and 1 or 0 }
+end
+
+local reply, looked, i = { counts }, 0, 5
+while i < #ARGV and spent <= BUDGET and looked < tonumber(ARGV[1]) do
+  proves = ARGV[i + 3] == '1'
+  local part = audit_in(ARGV[i], ARGV[i + 1], ARGV[i + 2])
+  if part.err then return part end
+  reply[#reply + 1], looked = part, looked + (part[2] or 0)
+  i = i + 4
+end
+return reply
