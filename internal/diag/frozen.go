@@ -18,10 +18,12 @@ const (
 const acceptTime = 250 * time.Millisecond
 
 // Frozen returns the problem of a server that has not answered in time and yet accepts connections at one of some addresses; nil if err
-// is anything else than a timeout, or no address accepts any. An empty network stands for TCP. It takes 250 ms for each address at most.
+// is anything else than a timeout, a problem with a fix already, or no address accepts any. An empty network stands for TCP. It takes
+// 250 ms for each address at most.
 func Frozen(err error, process, network string, addrs ...string) *Fault {
 	late, ok := errors.AsType[net.Error](err)
-	if !ok || !late.Timeout() {
+	_, explained := errors.AsType[Fixable](err)
+	if explained || !ok || !late.Timeout() {
 		return nil
 	}
 	for _, addr := range addrs {
