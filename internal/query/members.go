@@ -49,9 +49,9 @@ func Members(ctx context.Context, s *schedule.Schedule) ([]Member, error) {
 	if err != nil {
 		return nil, fmt.Errorf("schedule: ask for the timerds: %w", err)
 	}
-	members := make([]Member, len(beats.Val()))
-	for i, beat := range beats.Val() {
-		m := &members[i]
+	members := make([]Member, 0, len(beats.Val())+len(silent.Val()))
+	for _, beat := range beats.Val() {
+		var m Member
 		m.Instance, _ = beat.Member.(string)
 		_ = json.Unmarshal([]byte(said.Val()[m.Instance]), &m.Self) // what makes no sense counts as nothing
 		if counts := new(schedule.Counts); json.Unmarshal([]byte(counted.Val()[m.Instance]), counts) == nil {
@@ -60,6 +60,7 @@ func Members(ctx context.Context, s *schedule.Schedule) ([]Member, error) {
 		m.Seen = schedule.Millis(beat.Score).Time()
 		m.Alive = isAlive(now.Val(), m.Seen, m.Self)
 		m.CannotPublish = slices.Contains(unable.Val(), m.Instance)
+		members = append(members, m)
 	}
 	for _, beat := range silent.Val() {
 		m := Member{Seen: schedule.Millis(beat.Score).Time(), Silent: true}

@@ -97,7 +97,7 @@ func TestOutagesOfRedis(t *testing.T) {
 		name: "timers in a database that no timerd serves", level: diag.Warn, check: diag.CheckDatabases,
 		text:   `database 1 has 2 timers and no timerd: nothing fires there`,
 		advice: "if a producer should use database 0, as TIMERD_REDIS_URL does, correct its URL",
-		bring: func(x *scene) {
+		bring: func(*scene) {
 			for i := range 2 {
 				if err := other.FCall(t.Context(), "timer_set", []string{fmt.Sprint("shop:order:timeout:", i)}, "p", "PX", 20).Err(); err != nil {
 					t.Fatal(err)
