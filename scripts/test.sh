@@ -113,9 +113,9 @@ linters() {
   step govulncheck vulnerable
 }
 
-# modules are those whose tests mostly wait, beside a browser too.
+benchmarks() { step bench make --no-print-directory bench-test; }
+
 modules() {
-  step bench make --no-print-directory bench-test
   step "console API" make --no-print-directory api-test
   step examples/tracing make --no-print-directory tracing-test
 }
@@ -125,10 +125,10 @@ modules() {
 idly() {
   renice -n "$1" "$BASHPID" >/dev/null
   "${@:2}" </dev/null
-} >"$work/idly" 2>&1
+} >"$work/idly.$BASHPID" 2>&1
 idled() {
   wait "$1"
-  cat "$work/idly"
+  cat "$work/idly.$1"
 }
 
 # compiled is the checks that mostly compile.
@@ -142,17 +142,22 @@ compiled() {
 rest() {
   PACKAGES=2
   PARALLEL=4
+  local compiling measuring
   step "go build" programs
   idly 19 compiled &
+  compiling=$!
   step "tests of whole systems, torture, examples, clients" tested "${ALWAYS[@]}" $(packages | grep -v /cluster | sort -r) # the longest first
   # A cluster of three to six servers, with its timerds, takes up half a processor.
   PARALLEL=3 step "whole systems on a cluster" tested "${ALWAYS[@]}" ./test/system/cluster
+  idly 10 benchmarks & # five minutes that mostly wait
+  measuring=$!
   step "clusters, sentinels, properties, crowds" tested "${ALWAYS[@]}" -run "$REST_TESTS" $(packages -v)
-  idled $!
-  idly 10 modules &
+  idly 19 modules &
   step console make --no-print-directory console-test
   step clients/typescript env TIMERD="$PWD/.cache/test/timerd" scripts/client-typescript.sh test
   idled $!
+  idled $compiling
+  idled $measuring
 }
 
 case ${1:-} in
