@@ -103,7 +103,7 @@ bench-build:
 bench-test: ## vet and test the benchmark program, a module of its own
 	@scripts/deps.sh redis node
 	@bench/deps.sh bullmq
-	cd bench && go mod tidy -diff && go vet -race ./... && go test -race -vet=off -timeout 10m ./...
+	cd bench && go mod tidy -diff && go vet -race ./... && go test -race -vet=off -timeout 20m ./...
 
 api-test: ## vet and run what checks the console's answers against its OpenAPI document, a module of its own
 	@scripts/deps.sh go redis cc

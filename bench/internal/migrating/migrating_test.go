@@ -2,6 +2,7 @@
 package migrating_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -116,7 +117,7 @@ func TestMovingFromAsynq(t *testing.T) {
 		}
 	}
 	l := lines["shop:order:timeout:"+retried.ID]
-	if l.At != retried.NextProcessAt.UnixMilli() || string(l.Bytes) != string(retried.Payload) {
+	if l.At != retried.NextProcessAt.UnixMilli() || !bytes.Equal(l.Bytes, retried.Payload) {
 		t.Errorf("retry: %+v, want %q at %v", l, retried.Payload, retried.NextProcessAt)
 	}
 }
