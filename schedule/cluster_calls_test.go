@@ -16,6 +16,20 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
+// knowMany has partitions of a node know so many apps, none of which has timers.
+func knowMany(t *testing.T, n *schedule.Node, partitions []keys.Partition, apps int) {
+	t.Helper()
+	known := make([]redis.Z, apps)
+	for i := range known {
+		known[i] = redis.Z{Score: 1, Member: fmt.Sprint("nobody", i)}
+	}
+	for _, p := range partitions {
+		if err := n.Server().ZAdd(t.Context(), p.Known(), known...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // What is due in many slots of a master is claimed, settled and observed by few calls, and what the claims say explains all of it.
 func TestClusterFewCalls(t *testing.T) {
 	t.Parallel()
@@ -74,6 +88,14 @@ func TestClusterFewCalls(t *testing.T) {
 	}
 	if made := calls() - before; made > len(hints)/16 {
 		t.Errorf("%d calls to audit %d partitions", made, len(hints))
+	}
+	knowMany(t, n, partitions, 300)
+	before = calls()
+	if _, err := audit.Partitions(ctx, partitions, schedule.MaxHints, 0, nil); err != nil {
+		t.Fatal(err)
+	}
+	if made := calls() - before; made < len(hints) {
+		t.Errorf("%d calls to audit %d partitions, each of which knows 300 apps", made, len(hints))
 	}
 	for _, c := range audit.Counted() {
 		if c.Pending < int64(len(hints)) {

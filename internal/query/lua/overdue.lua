@@ -1,5 +1,5 @@
 #!lua flags=allow-oom,allow-cross-slot-keys,no-writes
--- include: names scores clock hold score look
+-- include: names scores clock held score look
 --[[ overdue counts the timers of many partitions of one server that have been due for long and are not settled.
 It reads due and firing themselves, and writes nothing.
 ARGV    1  for how many ms a timer has been due at least
@@ -20,18 +20,6 @@ local namespaces, named = {}, {}
 local is_first_visit = ARGV[2] == '0' and ARGV[3] == '0'
 -- How many namespaces a call names.
 local MOST_NAMED = 10
--- The list of holds that was read last, and what it holds.
-local last_holds, last_held
-
--- holds_of returns what is held in a partition. All have copies of one list, which is read once.
-local function holds_of(prefix)
-  local text = redis.call('HGET', prefix .. 'data', ':h:')
-  if text ~= last_holds then
-    last_holds = text
-    last_held = select(2, read_holds(text or nil))
-  end
-  return last_held
-end
 
 -- note_first notes a timer that is overdue.
 local function note_first(due, key)
@@ -116,7 +104,7 @@ for i = 4, #ARGV do
   if type(here) ~= 'table' and here > 0 and (names_left <= 0 or bytes_left <= 0) then
     out[#out + 1], out[#out + 2], out[#out + 3] = ARGV[i], tonumber(ARGV[2]), tonumber(ARGV[3])
   elseif type(here) ~= 'table' and here > 0 then
-    local is_held = holds_of(prefix)
+    local is_held = held_in(prefix .. 'data')
     if is_first_visit then parked = parked + redis.call('ZCARD', prefix .. 'aside') end
     local due_next, due_all = count_due(prefix .. 'due', is_held, tonumber(ARGV[2]))
     local firing_next, firing_all = count_firing(prefix, is_held, tonumber(ARGV[3]))

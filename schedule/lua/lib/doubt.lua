@@ -1,6 +1,6 @@
 -- include: clock index
 -- doubt_apps doubts the apps that a partition knows and an audit that began at began has not met, or forgets those
--- doubted before. It returns how many were forgotten.
+-- doubted before. It returns how many were forgotten, and how many it knew.
 local function doubt_apps(began, met)
   local is_met = {}
   for i = 1, #met do is_met[met[i]] = true end
@@ -21,5 +21,5 @@ local function doubt_apps(began, met)
   end
   if #scores > 0 then redis.call('ZADD', known_key, unpack(scores)) end
   if #forgotten > 0 then redis.call('ZREM', known_key, unpack(forgotten)) end
-  return #forgotten
+  return #forgotten, #known / 2
 end

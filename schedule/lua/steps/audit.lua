@@ -1,5 +1,5 @@
 #!lua flags=allow-oom,allow-cross-slot-keys
--- include: limits clock index hold common budget payload losses tally contest parked doubt
+-- include: limits clock index held common budget payload losses tally contest parked doubt
 --[[ audit compares a page of the index with the keys, in one partition or one after the other in several. Pending timers whose key was
 deleted or lost its TTL are cancelled; those whose TTL changed are rescheduled. A timer
 whose key is gone for a reason that nobody knows is kept, and is marked, so that no later
@@ -50,6 +50,8 @@ now = read_clock()
 now_text = int(now)
 local latest, began = math.max(now, tonumber(ARGV[2])) + SKEW, tonumber(ARGV[4])
 
+-- How many timers, and apps of whole partitions, this call has looked at.
+local looked = 0
 -- Of the partition that it is at.
 local rescheduled, cancelled, kept, proves, is_held
 
@@ -133,15 +135,15 @@ local function audit_in(partition_prefix, cursor, after)
   local here = redis.pcall('EXISTS', due_key, prefix)
   if type(here) ~= 'number' then return KEYS[1] and here or {} end
   rescheduled, cancelled, kept = 0, 0, 0
-  is_held = select(2, read_holds(redis.call('HGET', data_key, ':h:') or nil))
+  is_held = held_in(data_key)
   local page = redis.call('ZSCAN', due_key, cursor, 'COUNT', ARGV[1])
   local last, apps = audit_page(page[2], after), known_apps(page[2])
   local is_all = cursor == '0' and after == '' and page[1] == '0' and last == ''
-  if is_all then doubt_apps(began, apps) end
+  if is_all then looked = looked + select(2, doubt_apps(began, apps)) end
   return { page[1], #page[2] / 2, rescheduled, cancelled, kept, last, apps, is_all and 1 or 0 }
 end
 
-local reply, looked, i = { counts }, 0, 5
+local reply, i = { counts }, 5
 while i < #ARGV and spent <= BUDGET and looked < tonumber(ARGV[1]) do
   proves = ARGV[i + 3] == '1'
   local part = audit_in(ARGV[i], ARGV[i + 1], ARGV[i + 2])

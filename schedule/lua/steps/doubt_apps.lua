@@ -10,4 +10,4 @@ ARGV    1  when the audit began at the earliest, in ms
 Returns how many apps were forgotten.
 If its reply is lost: again it changes nothing more. ]]
 open(KEYS[1])
-return doubt_apps(tonumber(ARGV[1]), { unpack(ARGV, 2) })
+return (doubt_apps(tonumber(ARGV[1]), { unpack(ARGV, 2) }))

@@ -45,8 +45,10 @@ local function missing_in(set, page, restore_one)
 end
 
 -- fires_already reports whether a firing that is not settled has a key and its record: a claim was refused in the
--- middle then, and has left the record.
+-- middle then, and has left the record. Beyond BUDGET bytes of records of this size it compares no more: rather the
+-- timer fires twice.
 local refs_of
+local compared = 0
 local function fires_already(key, record)
   if not refs_of then
     refs_of = {}
@@ -57,7 +59,11 @@ local function fires_already(key, record)
   end
   local each = refs_of[key]
   while each do
-    if redis.call('HSTRLEN', firingdata_key, each[1]) == #record and redis.call('HGET', firingdata_key, each[1]) == record then return true end
+    if redis.call('HSTRLEN', firingdata_key, each[1]) == #record then
+      if compared > BUDGET then return false end
+      compared = compared + #record
+      if redis.call('HGET', firingdata_key, each[1]) == record then return true end
+    end
     each = each[2]
   end
   return false

@@ -1,0 +1,11 @@
+-- include: hold
+-- held_in returns the function of read_holds for the partition whose data it is. All partitions have copies of one
+-- list: a call that is about many reads it once.
+local held_text, held_by
+local function held_in(data)
+  local text = redis.call('HGET', data, ':h:')
+  if text ~= held_text then
+    held_text, held_by = text, select(2, read_holds(text or nil))
+  end
+  return held_by
+end
