@@ -208,7 +208,7 @@ func isLineFault(err error) bool {
 		errors.Is(err, schedule.ErrExported)
 }
 
-// setLines sets the timers of the lines without a fault, all of which are exported ones or none. It returns a result for each.
+// setLines sets the timers of the lines without a fault: either all are exported timers, or none is. It returns a result for each.
 func (b *fileSetter) setLines(ctx context.Context) ([]client.SetResult, error) {
 	var settings []client.Setting
 	var imported []schedule.Imported

@@ -172,7 +172,7 @@ func (l timerLine) payload() ([]byte, error) {
 	return l.Payload, nil
 }
 
-// jsonFault says what is wrong with a line of JSON in words of the line.
+// jsonFault names the fault of a line of JSON in words of the line.
 func jsonFault(err error) error {
 	if mistake, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 		want := "a JSON object"

@@ -31,7 +31,7 @@ type fileNote struct {
 const (
 	noteEnding = ".done"
 	noteWindow = 4096
-	// noteEvery is how often the note is written: what was set since is set again after a kill.
+	// noteEvery is the time between two notes: after a kill the lines since the last one are set again.
 	noteEvery = time.Second
 )
 

@@ -16,7 +16,7 @@ type input struct {
 	writing bool // one caller of write writes for all
 }
 
-// write writes a line, or leaves it to a concurrent call, which writes what has gathered in one piece. An error has
+// write writes a line, or leaves it to a concurrent call, which writes all waiting lines in one piece. An error has
 // its reason in that of the command's end.
 func (in *input) write(line []byte) error {
 	in.mu.Lock()

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
@@ -72,6 +74,13 @@ func behave(mode string) {
 	}
 }
 
+// awaitInput waits until something is to be read from standard input, or it has ended.
+func awaitInput() {
+	for ready := 0; ready == 0; {
+		ready, _ = unix.Poll([]unix.PollFd{{Events: unix.POLLIN}}, -1) // a signal cuts it short
+	}
+}
+
 // misbehave does what a mode does with the bad event, and reports whether that was all.
 func misbehave(mode, id string, out func(string, ...any)) bool {
 	switch mode {
@@ -85,7 +94,7 @@ func misbehave(mode, id string, out func(string, ...any)) bool {
 		}
 	case "doubled":
 		out(`{"result":"done"}`)
-		<-time.After(500 * time.Millisecond) // meanwhile the next event is handed over
+		awaitInput() // the next event is being handed over
 		out(`{"result":"done"}`)
 		return true
 	case "split":

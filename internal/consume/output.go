@@ -30,7 +30,7 @@ type output struct {
 	stale  bool   // catchUp was called since the line began
 }
 
-// piece is a line of the output, or what there is of it.
+// piece is a line of the output, or a part of one.
 type piece struct {
 	text []byte
 	// whole is false for a line without its end, and for one that is longer than longestAnswer.
@@ -64,7 +64,7 @@ func (o *output) read() {
 	}
 }
 
-// catchUp handles what the command has written by now, as far as a pipe holds it. What has begun of a line is stale.
+// catchUp handles the output so far, as much as a pipe holds. A line that has begun by then is stale.
 func (o *output) catchUp() {
 	_ = o.raw.Control(func(fd uintptr) { // fails once the output is closed
 		for n := 0; n < longestAnswer; {
@@ -80,7 +80,7 @@ func (o *output) catchUp() {
 	o.stale = len(o.begun) > 0
 }
 
-// readSome reads what there is and handles its lines. It never waits: with nothing to read the error is unix.EAGAIN.
+// readSome reads some output and handles its lines. It never waits: with nothing to read the error is unix.EAGAIN.
 func (o *output) readSome(fd int) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

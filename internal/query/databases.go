@@ -41,8 +41,8 @@ type Databases struct {
 	refused time.Time
 }
 
-// Look asks the next databases with keys, 256 at most, and returns what is known of all, in no order. It returns nothing in a cluster, and
-// where the user may not look.
+// Look asks the next databases with keys, 256 at most, and returns all databases seen so far, in no order. It returns nothing in a
+// cluster, and for a user without the right to look.
 func (d *Databases) Look(ctx context.Context, node *schedule.Node) []Database {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -60,8 +60,8 @@ func (d *Databases) Look(ctx context.Context, node *schedule.Node) []Database {
 	return all
 }
 
-// OtherDatabases returns the other databases with keys of a single Redis, 2,048 at most, in no order. Those that cannot be asked are
-// left out.
+// OtherDatabases returns the other databases with keys of a single Redis, 2,048 at most, in no order. It leaves out databases
+// that cannot be asked.
 func OtherDatabases(ctx context.Context, node *schedule.Node) (all []Database) {
 	var d Databases
 	for range databasesPages {

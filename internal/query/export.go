@@ -11,15 +11,15 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// ExportedTimer is a timer with all that it is.
+// ExportedTimer is a timer, and the rest of its record.
 type ExportedTimer struct {
 	Timer
 	schedule.Exported
 }
 
-// Export calls yield for the timers of a namespace that nobody has claimed, in the order of their due times, until it returns an
-// error, and claimed for those that somebody has, or had and may have published. It returns the timers' number. Its error wraps
-// ErrCut if too many are owed or firing, and a *MovingError if slots were moving. Timers that are set or fire meanwhile may be
+// Export calls yield for the unclaimed timers of a namespace, in the order of their due times, until it returns an error. It
+// calls claimed for the others: somebody has claimed them, or had and may have published them. It returns the number of
+// unclaimed timers. Its error wraps ErrCut if too many are owed or firing, and a *MovingError if slots were moving. Timers that are set or fire meanwhile may be
 // left out, or come twice if they are moved.
 func Export(
 	ctx context.Context, s *schedule.Schedule, n keys.Namespace, yield func(ExportedTimer) error, claimed func(Timer),

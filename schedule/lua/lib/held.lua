@@ -1,6 +1,6 @@
 -- include: hold
--- held_in returns the function of read_holds for the partition whose data it is. All partitions have copies of one
--- list: a call that is about many reads it once.
+-- held_in returns the function of read_holds for the data of a partition. All partitions have copies of one list: a
+-- call for many partitions reads it once.
 local held_text, held_by
 local function held_in(data)
   local text = redis.call('HGET', data, ':h:')
