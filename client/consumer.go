@@ -255,8 +255,8 @@ func (c *Consumer) bind(ctx context.Context, ns keys.Namespace) error {
 	return c.explain(c.put(ctx, have, c.js.UpdateConsumer))
 }
 
-// JetStream's error codes for a consumer that the limits of the server, the account or the stream do not allow: one more
-// than there may be, and one with a higher MaxAckPending.
+// JetStream's error codes for a consumer that the limits of the server, the account or the stream do not allow: one
+// more than there may be, and one with a higher MaxAckPending.
 const (
 	codeMaxConsumers  jetstream.ErrorCode = 10026
 	codeMaxAckPending jetstream.ErrorCode = 10121

@@ -44,8 +44,8 @@ func ParseNamespace(s string) (Namespace, error) {
 	return n, nil
 }
 
-// ReadNamespace reads what String has written and was stored. Earlier versions left quotes, brackets and the like as they
-// are, so it takes these.
+// ReadNamespace reads what String has written and was stored. Earlier versions left quotes, brackets and the like as
+// they are, so it takes these.
 func ReadNamespace(s string) (Namespace, error) {
 	parts := strings.Split(s, ":")
 	if len(parts) > 3 {

@@ -186,7 +186,8 @@ func (p Partition) Known() string { return p.key("known") }
 // Members names the sorted set of timerds at work, scored by their last sign of life in unix ms.
 func (p Partition) Members() string { return p.key("members") }
 
-// Silent names the sorted set of the timerds that were not heard of any more and had not ended in order, scored as Members.
+// Silent names the sorted set of the timerds that were not heard of any more and had not ended in order, scored as
+// Members.
 func (p Partition) Silent() string { return p.key("silent") }
 
 // Unable names the sorted set of timerds at work and unable to publish events, scored as Members.

@@ -18,7 +18,8 @@ func (uncovered) SetComplete(bool)         {}
 func (uncovered) SetBeyond(bool)           {}
 func (uncovered) Audited() <-chan struct{} { return nil }
 
-// Events that do not come while their flags are on, as after this process stood still, are not blamed on flags that nobody touched.
+// Events that do not come while their flags are on, as after this process stood still, are not blamed on flags that
+// nobody touched.
 func TestLostEventsAndTheirFlags(t *testing.T) {
 	t.Parallel()
 	rdb := testenv.Redis(t).Client()

@@ -126,8 +126,8 @@ func (l *Listener) Run(ctx context.Context) {
 	}
 }
 
-// follow follows the events by one subscription until something ends it. It returns whether a canary's expiry was heard, and why
-// it ended.
+// follow follows the events by one subscription until something ends it. It returns whether a canary's expiry was
+// heard, and why it ended.
 func (l *Listener) follow(ctx context.Context) (expiry bool, err error) {
 	s := session{
 		rdb: l.rdb, db: l.db, namespaces: l.namespaces, evidence: l.node, directory: l.node, hints: l.hints, coverage: l.coverage, reported: &l.reported, log: l.Logger,

@@ -21,7 +21,8 @@ func (e *eventsLostError) Error() string {
 	return "keyspace events were lost: the flags " + e.off + " had been switched off; they are on again"
 }
 
-// reportLost logs once that events are missing, and switches on the flags that Redis lacks. If all are on then it returns an
+// reportLost logs once that events are missing, and switches on the flags that Redis lacks. If all are on then it
+// returns an
 // *eventsLostError, because a new session makes up for everything; otherwise it returns why.
 func (c *canary) reportLost(ctx context.Context, overdue []string) error {
 	missing := strings.Join(overdue, " ")

@@ -179,7 +179,8 @@ func via(t testing.TB, proxy *testenv.Proxy) *redis.Client {
 	return through
 }
 
-// Each loss of a subscription that worked is the first one: the next session begins as soon, however many there were before.
+// Each loss of a subscription that worked is the first one: the next session begins as soon, however many there were
+// before.
 func TestSubscribesAtOnceEachTime(t *testing.T) {
 	t.Parallel()
 	rdb := testenv.Redis(t).Client()

@@ -51,8 +51,8 @@ func classify(f *schedule.Firing, t terms) (what fate, reason string) {
 	return publish, ""
 }
 
-// judge reports whether a firing is published at all, by what it is and how late it was claimed. What may have been published is
-// not dropped: somebody may look for what became of it.
+// judge reports whether a firing is published at all, by what it is and how late it was claimed. What may have been
+// published is not dropped: somebody may look for what became of it.
 func judge(f *schedule.Firing, limit policy.Limit) (what fate, reason string) {
 	by := time.Duration(schedule.MillisOf(f.ClaimedAt)-f.Due) * time.Millisecond
 	switch {

@@ -52,7 +52,8 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// An event on a failing subject is given back, also one to be looked for; a dead letter does not ask the lanes of events.
+// An event on a failing subject is given back, also one to be looked for; a dead letter does not ask the lanes of
+// events.
 func TestFailingSubjectParks(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -79,8 +79,8 @@ func (f *flight) publish(deliveries []*delivery) {
 	}
 }
 
-// fresh reports whether a delivery is queued for the first time, and nothing that is known of it speaks against a batch. What was
-// just admitted may be published by inspect at the same time.
+// fresh reports whether a delivery is queued for the first time, and nothing that is known of it speaks against a
+// batch. What was just admitted may be published by inspect at the same time.
 func (f *flight) fresh(d *delivery) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -75,11 +75,11 @@ type Options struct {
 	Metrics Metrics
 }
 
-// Metrics counts the work of a Publisher. Its methods may be called concurrently, must return quickly, and must not call the
-// Publisher.
+// Metrics counts the work of a Publisher. Its methods may be called concurrently, must return quickly, and must not
+// call the Publisher.
 type Metrics interface {
-	// Fired counts an acknowledged firing. lateness is the time from its due time to its publication. A duplicate was in
-	// JetStream already, from an earlier try or another timerd.
+	// Fired counts an acknowledged firing. lateness is the time from its due time to its publication. A duplicate was
+	// in JetStream already, from an earlier try or another timerd.
 	Fired(f *schedule.Firing, lateness time.Duration, duplicate bool)
 	// Failed counts a failed try.
 	Failed(class Failure)

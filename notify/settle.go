@@ -30,8 +30,8 @@ const (
 	longestRest = time.Hour
 )
 
-// Settler records the outcomes of firings. A schedule.Schedule is one. The outcomes of one call may be of several partitions,
-// but as far as is known of one server.
+// Settler records the outcomes of firings. A schedule.Schedule is one. The outcomes of one call may be of several
+// partitions, but as far as is known of one server.
 type Settler interface {
 	// ServerOf returns the name of the server that has a partition, as far as is known, or an empty text if there is
 	// only one server. It answers from memory.
@@ -121,8 +121,8 @@ func (q *queue) addRelease(o schedule.Outcome) {
 	signal(q.wake)
 }
 
-// next takes out the outcomes to record now. wait is the time to rest unless woken, if there are none. hurry has none wait for
-// others.
+// next takes out the outcomes to record now. wait is the time to rest unless woken, if there are none. hurry has none
+// wait for others.
 func (q *queue) next(hurry bool) (releases, settles []schedule.Outcome, wait time.Duration) {
 	releases, q.releases = q.releases, nil
 	wait = settleDelay - time.Since(q.since)

@@ -21,7 +21,8 @@ type window struct {
 	servers map[string]int // the same, by server
 }
 
-// hasRoom reports whether the window takes another firing of a server. What waits to be settled on one takes no room from others.
+// hasRoom reports whether the window takes another firing of a server. What waits to be settled on one takes no room
+// from others.
 func (w *window) hasRoom(server string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

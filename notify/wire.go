@@ -41,7 +41,8 @@ type answer struct {
 	err       error
 }
 
-// ofBatch reports whether an answer to a batch is about the batch, or one event in it, so that its events may do better alone.
+// ofBatch reports whether an answer to a batch is about the batch, or one event in it, so that its events may do
+// better alone.
 func (a answer) ofBatch() bool { return a.class == FailureRefused || a.class == FailureTooLarge }
 
 // readAnswer reads what came to a reply subject. It returns false if that is no answer of JetStream's about a message that

@@ -14,8 +14,9 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// Two timerds hear a server, and others go on for a while once two before them do. What does not hear claims what is left over in two
-// sweeps. One answer by which too few hear may be too early; two are believed. Where no answer comes, each does what the first does.
+// Two timerds hear a server, and others go on for a while once two before them do. What does not hear claims what is
+// left over in two sweeps. One answer by which too few hear may be too early; two are believed. Where no answer
+// comes, each does what the first does.
 func TestHearing(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
@@ -227,8 +228,8 @@ func TestHeartbeats(t *testing.T) {
 	})
 }
 
-// A timerd finds others silent only once its own heartbeats were answered for as long as makes one dead, and says for how long others
-// have missed it.
+// A timerd finds others silent only once its own heartbeats were answered for as long as makes one dead, and says for
+// how long others have missed it.
 func TestSteadyHeartbeats(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {

@@ -61,7 +61,8 @@ type Reconciler struct {
 	OnVanished func(missing int64)
 	// OnReplanned is called with how many occurrences of timers that repeat were planned again.
 	OnReplanned func(n int)
-	// OnMissed is called after the heartbeats were without an answer for so long that other timerds found this one silent.
+	// OnMissed is called after the heartbeats were without an answer for so long that other timerds found this one
+	// silent.
 	OnMissed func(silent time.Duration)
 
 	node       Node

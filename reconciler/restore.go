@@ -94,7 +94,8 @@ func (r *restorer) run(ctx context.Context) {
 	}
 }
 
-// restore puts back what is missing in some partitions, and reports it. Where nothing was to be done, nothing had vanished.
+// restore puts back what is missing in some partitions, and reports it. Where nothing was to be done, nothing had
+// vanished.
 func (r *restorer) restore(ctx context.Context, torn []schedule.Torn) {
 	missing := int64(0)
 	var all schedule.Restored

@@ -41,8 +41,8 @@ func (e *PartError) of(firings int) error {
 // batch bounds what one call is about: how many firings, and about how many bytes of their payloads.
 type batch struct{ firings, bytes int }
 
-// onEach runs a script on each partition of the outcomes, with the arguments that args returns for each by its index; many take
-// several calls. read is called with each reply, and the indices of its outcomes.
+// onEach runs a script on each partition of the outcomes, with the arguments that args returns for each by its index;
+// many take several calls. read is called with each reply, and the indices of its outcomes.
 func (ix *Index) onEach(ctx context.Context, script *redis.Script, outcomes []Outcome, most batch, args func(int) []any, read func(*redis.Cmd, []int) error) PartError {
 	var calls []Call
 	var members [][]int

@@ -54,8 +54,8 @@ func (c *clock) read(server, sent, received time.Time) {
 	c.server, c.local, c.accuracy = server, local, accuracy
 }
 
-// step returns by how much the server's clock was stepped between the last reading and this one; 0 for not at all, as far as the accuracy
-// of the two can show. c.mu is held.
+// step returns by how much the server's clock was stepped between the last reading and this one; 0 for not at all, as
+// far as the accuracy of the two can show. c.mu is held.
 func (c *clock) step(server, local time.Time, accuracy time.Duration) time.Duration {
 	if c.local.IsZero() {
 		return 0

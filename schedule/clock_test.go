@@ -7,8 +7,8 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
-// A step of a server's clock is noticed whichever way it goes. Readings that take long, come late or overtake each other, and a clock
-// that is slewed, are no steps.
+// A step of a server's clock is noticed whichever way it goes. Readings that take long, come late or overtake each
+// other, and a clock that is slewed, are no steps.
 func TestClockSteps(t *testing.T) {
 	t.Parallel()
 	began := time.Now()

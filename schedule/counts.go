@@ -22,8 +22,8 @@ type Counts struct {
 	Wrong []Wrong `json:"w,omitempty"`
 	// Drains says that it has seen overdue timers become fewer within a lease.
 	Drains bool `json:"o,omitempty"`
-	// Stops are the times in the last ten minutes in which it did not run or was not heard of, and Steps the steps of clocks that it
-	// has seen since then.
+	// Stops are the times in the last ten minutes in which it did not run or was not heard of, and Steps the steps of
+	// clocks that it has seen since then.
 	Stops []Stop `json:"s,omitempty"`
 	Steps []Step `json:"k,omitempty"`
 }

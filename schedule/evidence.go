@@ -28,9 +28,9 @@ type evidence struct {
 	highest        Millis    // the latest time that the clock may have shown; at least shown
 }
 
-// witness takes in that the server's clock showed a time when it was read between two local instants. It reports whether
-// the clock was set back since the last reading. A reply that was read late proves nothing about the clock, so only the
-// time from the last reply to this question counts.
+// witness takes in that the server's clock showed a time when it was read between two local instants. It reports
+// whether the clock was set back since the last reading. A reply that was read late proves nothing about the clock,
+// so only the time from the last reply to this question counts.
 func (e *evidence) witness(at Millis, sent, received time.Time) (setBack bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

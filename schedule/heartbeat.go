@@ -32,8 +32,8 @@ type Self struct {
 	Listens string `json:"-"`
 	// CannotPublish says that it cannot publish events now.
 	CannotPublish bool `json:"-"`
-	// Steady says that all its heartbeats were answered for the time after which another timerd counts as dead. Only a steady
-	// timerd finds others silent.
+	// Steady says that all its heartbeats were answered for the time after which another timerd counts as dead. Only
+	// a steady timerd finds others silent.
 	Steady bool `json:"-"`
 }
 
@@ -72,8 +72,8 @@ func (s Self) Fingerprint() string {
 }
 
 // Heartbeat records that a timerd is alive, with what it says about itself, and returns it among those whose last
-// heartbeat is not older than ttl. A heartbeat of later than now, as by a clock that was ahead, counts for nothing. The silent are kept
-// for a day, or until they are heard of again.
+// heartbeat is not older than ttl. A heartbeat of later than now, as by a clock that was ahead, counts for nothing.
+// The silent are kept for a day, or until they are heard of again.
 func (n *Node) Heartbeat(ctx context.Context, self Self, ttl time.Duration) (Standing, error) {
 	self.Silence = ttl.Milliseconds()
 	said, err := json.Marshal(self)

@@ -75,7 +75,8 @@ type HoldList struct {
 	Generation int64  // grows with each change; 0 if there never was a hold
 	Now        Millis
 	newest     int64 // the newest generation that a copy of the list has
-	// renamed has the names of fields that an earlier version has written otherwise. A change of their hold replaces them.
+	// renamed has the names of fields that an earlier version has written otherwise. A change of their hold replaces
+	// them.
 	renamed map[keys.Namespace]string
 }
 

@@ -389,7 +389,8 @@ func TestHoldUntil(t *testing.T) {
 	x.claims(k + "2 deadline payload of " + k + "2")
 }
 
-// A hold of a namespace with quotes and brackets, as version 85ce861 has stored it, is in force, and can be changed and removed.
+// A hold of a namespace with quotes and brackets, as version 85ce861 has stored it, is in force, and can be changed
+// and removed.
 func TestHoldsOfAnEarlierVersion(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Exported is all that a timer is, besides its key and payload: what timerd export writes and timerd set --from sets again.
-// Times are in unix ms.
+// Exported is all that a timer is, besides its key and payload: what timerd export writes and timerd set --from sets
+// again. Times are in unix ms.
 type Exported struct {
 	Due int64 `json:"due"`
 	// Beside: it waits beside a newer timer of its key.
@@ -56,8 +56,8 @@ const (
 	dataTooLarge = "toolarge"
 )
 
-// Export returns what a timer is. serial is the score of its key in the partition's repeat, 0 for none: an occurrence of a
-// repetition that has ended is an ordinary timer.
+// Export returns what a timer is. serial is the score of its key in the partition's repeat, 0 for none: an occurrence
+// of a repetition that has ended is an ordinary timer.
 func (r Record) Export(due Millis, beside bool, serial int64) Exported {
 	e := Exported{
 		Due: int64(due), Beside: beside, Replayed: int64(r.replayed),
@@ -202,7 +202,8 @@ func (i Imported) header() string {
 	return b.String()
 }
 
-// How much Import sends in one step, and so holds Redis for less than a millisecond or so: timers, and bytes of payloads.
+// How much Import sends in one step, and so holds Redis for less than a millisecond or so: timers, and bytes of
+// payloads.
 const (
 	importTimers = 16
 	importBytes  = 256 << 10
@@ -215,10 +216,10 @@ const (
 	importDenied  = -2
 )
 
-// Import sets timers as they were exported: with their own due times, past or not, they fire the same events. It returns an
-// result for each: nil, ErrThere, ErrTooManyRetries, ErrKeyRights or ErrExported, which change nothing, or another error, after
-// which the timer may be set. To set it again is safe: the result is ErrThere then, and for a minute after it has fired.
-// Payloads may have maxPayload bytes.
+// Import sets timers as they were exported: with their own due times, past or not, they fire the same events. It
+// returns an result for each: nil, ErrThere, ErrTooManyRetries, ErrKeyRights or ErrExported, which change nothing, or
+// another error, after which the timer may be set. To set it again is safe: the result is ErrThere then, and for a
+// minute after it has fired. Payloads may have maxPayload bytes.
 func (s *Schedule) Import(ctx context.Context, timers []Imported, maxPayload int) []error {
 	results := make([]error, len(timers))
 	var steps []importStep

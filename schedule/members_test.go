@@ -123,7 +123,8 @@ func TestMembersAreForgotten(t *testing.T) {
 	}
 }
 
-// A silent timerd is kept apart until it is heard of again, or for a day. A timerd that was without answers itself finds nobody silent.
+// A silent timerd is kept apart until it is heard of again, or for a day. A timerd that was without answers itself
+// finds nobody silent.
 func TestSilentTimerds(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

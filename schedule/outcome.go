@@ -23,7 +23,8 @@ type Outcome struct {
 	Kind OutcomeKind
 	// Pause is the time before the next claim of a firing that is given back.
 	Pause time.Duration
-	// MayBeStored reports whether this claim or an earlier one may have published the event of a firing that is given back.
+	// MayBeStored reports whether this claim or an earlier one may have published the event of a firing that is given
+	// back.
 	MayBeStored bool
 
 	firing Firing // without its payload

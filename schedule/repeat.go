@@ -14,7 +14,8 @@ import (
 // errNoOccurrence says why a repetition cannot begin.
 var errNoOccurrence = errors.New("no such time in the next eight years, or before its end")
 
-// follow returns the step after a firing, at the moment: to occurrence number next, the first one of a repetition without a plan.
+// follow returns the step after a firing, at the moment: to occurrence number next, the first one of a repetition
+// without a plan.
 func (s *Schedule) follow(f *Firing, next int64) (cron.Step, error) {
 	o := f.Occurrence
 	spec, err := s.specs.Parse(o.Repeat)
@@ -36,8 +37,8 @@ func (s *Schedule) follow(f *Firing, next int64) (cron.Step, error) {
 // What settle_repeat takes for a due time where there is none.
 const nothingFollows, planAgain = 0, -1
 
-// arming returns the due time of the occurrence after a firing, as settle_repeat takes it. An occurrence that this timerd
-// cannot compute is planned again, by another one or else as a dead letter.
+// arming returns the due time of the occurrence after a firing, as settle_repeat takes it. An occurrence that this
+// timerd cannot compute is planned again, by another one or else as a dead letter.
 func (s *Schedule) arming(o *Outcome) (int64, cron.Step) {
 	if o.firing.Fault != "" {
 		return nothingFollows, cron.Step{}

@@ -124,8 +124,8 @@ func TestLostTimersWithoutKeys(t *testing.T) {
 	x.claims(k + " deadline v")
 }
 
-// A key fires, is set again with a short TTL, and runs out, and due has lost it: its tombstone is of the first timer. It
-// fires all the same.
+// A key fires, is set again with a short TTL, and runs out, and due has lost it: its tombstone is of the first timer.
+// It fires all the same.
 func TestLostTimersOfKeysThatHaveFired(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

@@ -149,8 +149,8 @@ func TestHeardSinceAClockThatWasAhead(t *testing.T) {
 	x.fires(k + " expired v1")
 }
 
-// A reply that is read long after it was sent shows no clock that was set back: IsBehind says no, and events from before
-// the subscription do not count as heard, so a timer that ran out then fires.
+// A reply that is read long after it was sent shows no clock that was set back: IsBehind says no, and events from
+// before the subscription do not count as heard, so a timer that ran out then fires.
 func TestSlowlyReadClock(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -203,7 +203,8 @@ func TestPausesOfARightClockAreNotLookedAt(t *testing.T) {
 	}
 }
 
-// Times of a resume at a rate that a clock ahead has drawn are drawn again, although the resume has gone on since the clock is back.
+// Times of a resume at a rate that a clock ahead has drawn are drawn again, although the resume has gone on since the
+// clock is back.
 func TestResumeInProgressByAClockThatWasAhead(t *testing.T) {
 	t.Parallel()
 	x, clock := newIndexWithClock(t)

@@ -12,9 +12,9 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Settle forgets firings with the outcomes fired and unfired, even if another timerd has claimed them since. For timers that
-// repeat, the same step sets the next occurrence. It is safe to repeat; after an error it may or may not have happened.
-// An error for only some of the firings is a *PartError.
+// Settle forgets firings with the outcomes fired and unfired, even if another timerd has claimed them since. For
+// timers that repeat, the same step sets the next occurrence. It is safe to repeat; after an error it may or may not
+// have happened. An error for only some of the firings is a *PartError.
 func (s *Schedule) Settle(ctx context.Context, outcomes []Outcome) error {
 	single, repeating := outcomes, []Outcome(nil)
 	if slices.ContainsFunc(outcomes, isRepeating) {
@@ -34,8 +34,8 @@ func (s *Schedule) Settle(ctx context.Context, outcomes []Outcome) error {
 	return nil
 }
 
-// settleTogether settles firings of a cluster, many partitions with each call. It returns the firings that a server refused,
-// unchanged, because their slots are moving.
+// settleTogether settles firings of a cluster, many partitions with each call. It returns the firings that a server
+// refused, unchanged, because their slots are moving.
 func (s *Schedule) settleTogether(ctx context.Context, outcomes []Outcome) (refused []Outcome, failed PartError) {
 	var mu sync.Mutex
 	var settling sync.WaitGroup
@@ -97,9 +97,9 @@ func (s *Schedule) settleOn(ctx context.Context, server *redis.Client, outcomes 
 	return refused, err
 }
 
-// Release gives claims back, so that any timerd may claim them, at once or after the Pause of each. The next claim learns
-// which events may be stored. Claims that another timerd has taken meanwhile are left alone. It is safe to repeat. Its errors
-// are as those of Settle.
+// Release gives claims back, so that any timerd may claim them, at once or after the Pause of each. The next claim
+// learns which events may be stored. Claims that another timerd has taken meanwhile are left alone. It is safe to
+// repeat. Its errors are as those of Settle.
 func (s *Schedule) Release(ctx context.Context, outcomes []Outcome) error {
 	failed := s.onEach(ctx, s.step("release"), outcomes, batch{perCall, math.MaxInt}, func(i int) []any {
 		o := &outcomes[i]

@@ -202,7 +202,7 @@ func TestStateOfWhatIsLeftBeside(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
 	x.do("FCALL", "timer_set", 1, k, "newer", "PX", 60_000)
-	due := x.retry("event", x.redisNow()+300, 2, "again")
+	due := x.retry("event", x.redisNow()+brief, 2, "again")
 	if got := x.stateOf(k); got != "pending newer" {
 		t.Errorf("timer_get: %q, want the newer timer", got)
 	}

@@ -144,7 +144,8 @@ func (b *fileSetter) setAll(ctx context.Context, in io.Reader) error {
 	}
 }
 
-// readLine reads a line with its end. Of one that is longer than longestLine it returns the beginning. size is in bytes.
+// readLine reads a line with its end. Of one that is longer than longestLine it returns the beginning. size is in
+// bytes.
 func readLine(r *bufio.Reader) (line []byte, size int64, err error) {
 	for {
 		part, err := r.ReadSlice('\n')
@@ -208,7 +209,8 @@ func isLineFault(err error) bool {
 		errors.Is(err, schedule.ErrExported)
 }
 
-// setLines sets the timers of the lines without a fault: either all are exported timers, or none is. It returns a result for each.
+// setLines sets the timers of the lines without a fault: either all are exported timers, or none is. It returns a
+// result for each.
 func (b *fileSetter) setLines(ctx context.Context) ([]client.SetResult, error) {
 	var settings []client.Setting
 	var imported []schedule.Imported

@@ -19,8 +19,8 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// timerLine is a timer as a line of JSON: what timerd set --from reads, and timerd export writes. One with a due time is an
-// exported timer and is set as it was; one with px or at is a new one.
+// timerLine is a timer as a line of JSON: what timerd set --from reads, and timerd export writes. One with a due time
+// is an exported timer and is set as it was; one with px or at is a new one.
 type timerLine struct {
 	Key           string          `json:"key,omitempty"`
 	KeyBase64     *string         `json:"key_base64,omitempty"`

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// fileNote is how far timerd set --from has come in a file. It lies beside the file while not all of its lines are done, so
-// that the next call goes on there. The methods of a nil note do nothing.
+// fileNote is how far timerd set --from has come in a file. It lies beside the file while not all of its lines are
+// done, so that the next call goes on there. The methods of a nil note do nothing.
 type fileNote struct {
 	Line   int    `json:"line"`   // the last one that is done
 	Offset int64  `json:"offset"` // of the next one, in bytes
@@ -35,8 +35,8 @@ const (
 	noteEvery = time.Second
 )
 
-// readNote returns the note of a file, and moves the file behind the lines that are done. It returns nil for a file that cannot
-// be read again, such as a pipe.
+// readNote returns the note of a file, and moves the file behind the lines that are done. It returns nil for a file
+// that cannot be read again, such as a pipe.
 func readNote(file *os.File, name string) (*fileNote, error) {
 	info, err := file.Stat()
 	if err != nil || !info.Mode().IsRegular() {

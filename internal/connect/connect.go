@@ -55,8 +55,8 @@ func (c Connector) Redis(ctx context.Context, conf config.Redis) (redis.Universa
 	return rdb, nil
 }
 
-// frozenRedis returns the error of a first connection, as a [*diag.Fault] if the server accepts connections and does not answer. Of several
-// servers it is not known which one is meant.
+// frozenRedis returns the error of a first connection, as a [*diag.Fault] if the server accepts connections and does
+// not answer. Of several servers it is not known which one is meant.
 func frozenRedis(ctx context.Context, conf config.Redis, err error) error {
 	if conf.Mode != config.Standalone || ctx.Err() != nil {
 		return err
@@ -134,7 +134,8 @@ func (c Connector) NATS(ctx context.Context, conf config.NATS, extra ...nats.Opt
 	return nc, frozenNATS(ctx, conf, err)
 }
 
-// frozenNATS returns the error of a first connection, as a [*diag.Fault] if a server accepts connections and does not answer.
+// frozenNATS returns the error of a first connection, as a [*diag.Fault] if a server accepts connections and does not
+// answer.
 func frozenNATS(ctx context.Context, conf config.NATS, err error) error {
 	if err == nil || ctx.Err() != nil {
 		return err

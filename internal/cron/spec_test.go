@@ -12,7 +12,8 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
-// Each expression is taken or refused as the table says. TestLibraryReadsExpressionsAsGoDoes holds the library's grammar to it.
+// Each expression is taken or refused as the table says. TestLibraryReadsExpressionsAsGoDoes holds the library's
+// grammar to it.
 func TestExpressions(t *testing.T) {
 	t.Parallel()
 	for _, c := range testenv.CronCases(t, "testdata/expressions.jsonl") {

@@ -17,9 +17,9 @@ const (
 // acceptTime bounds a connection to a server that has not answered.
 const acceptTime = 250 * time.Millisecond
 
-// Frozen returns the problem of a server that has not answered in time and yet accepts connections at one of some addresses; nil if err
-// is anything else than a timeout, a problem with a fix already, or no address accepts any. An empty network stands for TCP. It takes
-// 250 ms for each address at most.
+// Frozen returns the problem of a server that has not answered in time and yet accepts connections at one of some
+// addresses; nil if err is anything else than a timeout, a problem with a fix already, or no address accepts any. An
+// empty network stands for TCP. It takes 250 ms for each address at most.
 func Frozen(err error, process, network string, addrs ...string) *Fault {
 	late, ok := errors.AsType[net.Error](err)
 	_, explained := errors.AsType[Fixable](err)

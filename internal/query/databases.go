@@ -19,7 +19,8 @@ const (
 	databasesPage = 256
 	// databasesPages is how many pages a single answer reads.
 	databasesPages = 8
-	// databasesRefused is for how long a user without the right to look is not asked for again: Redis keeps a record of refused commands.
+	// databasesRefused is for how long a user without the right to look is not asked for again: Redis keeps a record
+	// of refused commands.
 	databasesRefused = 10 * time.Minute
 	// likelyAlive is how many timerds of another database are looked at, those heard of last.
 	likelyAlive = 10
@@ -32,8 +33,8 @@ type Database struct {
 	Timerd string // the id of a living timerd that serves it; "" for none
 }
 
-// Databases looks again and again at the other databases of a single Redis, some at a time. The zero value has seen none. Its methods
-// may be called concurrently.
+// Databases looks again and again at the other databases of a single Redis, some at a time. The zero value has seen
+// none. Its methods may be called concurrently.
 type Databases struct {
 	mu      sync.Mutex
 	left    []int            // not looked at in this round
@@ -41,8 +42,8 @@ type Databases struct {
 	refused time.Time
 }
 
-// Look asks the next databases with keys, 256 at most, and returns all databases seen so far, in no order. It returns nothing in a
-// cluster, and for a user without the right to look.
+// Look asks the next databases with keys, 256 at most, and returns all databases seen so far, in no order. It returns
+// nothing in a cluster, and for a user without the right to look.
 func (d *Databases) Look(ctx context.Context, node *schedule.Node) []Database {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -60,8 +61,8 @@ func (d *Databases) Look(ctx context.Context, node *schedule.Node) []Database {
 	return all
 }
 
-// OtherDatabases returns the other databases with keys of a single Redis, 2,048 at most, in no order. It leaves out databases
-// that cannot be asked.
+// OtherDatabases returns the other databases with keys of a single Redis, 2,048 at most, in no order. It leaves out
+// databases that cannot be asked.
 func OtherDatabases(ctx context.Context, node *schedule.Node) (all []Database) {
 	var d Databases
 	for range databasesPages {

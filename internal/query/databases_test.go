@@ -17,7 +17,8 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// Of the other databases of a server it is known which have timers and which have a living timerd. Each look asks a bounded number.
+// Of the other databases of a server it is known which have timers and which have a living timerd. Each look asks a
+// bounded number.
 func TestOtherDatabases(t *testing.T) {
 	t.Parallel()
 	const most = 1000

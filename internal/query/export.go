@@ -17,10 +17,10 @@ type ExportedTimer struct {
 	schedule.Exported
 }
 
-// Export calls yield for the unclaimed timers of a namespace, in the order of their due times, until it returns an error. It
-// calls claimed for the others: somebody has claimed them, or had and may have published them. It returns the number of
-// unclaimed timers. Its error wraps ErrCut if too many are owed or firing, and a *MovingError if slots were moving. Timers that are set or fire meanwhile may be
-// left out, or come twice if they are moved.
+// Export calls yield for the unclaimed timers of a namespace, in the order of their due times, until it returns an
+// error. It calls claimed for the others: somebody has claimed them, or had and may have published them. It returns
+// the number of unclaimed timers. Its error wraps ErrCut if too many are owed or firing, and a *MovingError if slots
+// were moving. Timers that are set or fire meanwhile may be left out, or come twice if they are moved.
 func Export(
 	ctx context.Context, s *schedule.Schedule, n keys.Namespace, yield func(ExportedTimer) error, claimed func(Timer),
 ) (count int, err error) {

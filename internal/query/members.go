@@ -26,13 +26,14 @@ type Member struct {
 	schedule.Self
 	Seen  time.Time // its last heartbeat, by Redis's clock
 	Alive bool
-	// Silent says that other timerds have found it silent: it had not ended in order. Such a one has nothing but Instance and Seen.
+	// Silent says that other timerds have found it silent: it had not ended in order. Such a one has nothing but
+	// Instance and Seen.
 	Silent bool
 	Rank   int // its place among the living, from 0 on: timerds unable to publish come last
 }
 
-// Members returns the timerds that serve the schedule, in the order of their instance ids. Timerds that have died are among
-// them, not alive, for a day.
+// Members returns the timerds that serve the schedule, in the order of their instance ids. Timerds that have died are
+// among them, not alive, for a day.
 func Members(ctx context.Context, s *schedule.Schedule) ([]Member, error) {
 	var now *redis.TimeCmd
 	var beats, silent *redis.ZSliceCmd

@@ -15,8 +15,8 @@ import (
 // overdueRounds is in how many calls beyond the first one the timers of a partition with more are looked at: some 20,000 entries.
 const overdueRounds = 20
 
-// overdueChunk is how many partitions one call looks at: with 32 holds, of which each partition may still have another list, it takes 5 ms
-// at most.
+// overdueChunk is how many partitions one call looks at: with 32 holds, of which each partition may still have
+// another list, it takes 5 ms at most.
 const overdueChunk = 32
 
 // Overdue is the timers of a node that have been due for long, and are not settled.

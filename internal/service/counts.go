@@ -86,7 +86,8 @@ func (c *counts) setDrains(drains bool) {
 	}
 }
 
-// noteStop notes that this timerd did not run, or was not heard of, for a time that ends now. Several that notice the same stop say it once.
+// noteStop notes that this timerd did not run, or was not heard of, for a time that ends now. Several that notice the
+// same stop say it once.
 func (c *counts) noteStop(length time.Duration, frozen bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

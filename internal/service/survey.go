@@ -148,8 +148,8 @@ func (s *survey) tellGone(members []query.Member) {
 	s.silent = silent
 }
 
-// watchStops notes and logs that this process was stopped for a while, or its machine was, until ctx ends: then others had its place, and
-// what it logs next comes of that.
+// watchStops notes and logs that this process was stopped for a while, or its machine was, until ctx ends: then
+// others had its place, and what it logs next comes of that.
 func watchStops(ctx context.Context, noted *counts, log *slog.Logger) {
 	const interval, long = 500 * time.Millisecond, 3 * time.Second
 	for at := time.Now(); backoff.Sleep(ctx, interval); at = time.Now() {

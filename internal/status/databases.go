@@ -35,7 +35,8 @@ func (f *facts) gatherDatabases(ctx context.Context, node *schedule.Node) {
 	}
 }
 
-// OtherDatabase returns the problem that another database of a Redis has the timerds; ok is false if none has as far as can be told.
+// OtherDatabase returns the problem that another database of a Redis has the timerds; ok is false if none has as far
+// as can be told.
 func OtherDatabase(ctx context.Context, node *schedule.Node) (f diag.Finding, ok bool) {
 	return served(node, query.OtherDatabases(ctx, node))
 }
@@ -58,8 +59,9 @@ func served(node *schedule.Node, all []query.Database) (f diag.Finding, ok bool)
 	}, true
 }
 
-// checkDatabases reports timers in other databases of the server that no timerd serves: the function library takes timers in every
-// database. They may be of a producer that was started before its timerd, or that names another database.
+// checkDatabases reports timers in other databases of the server that no timerd serves: the function library takes
+// timers in every database. They may be of a producer that was started before its timerd, or that names another
+// database.
 func checkDatabases(f *facts, p *diag.Findings) {
 	if len(f.unserved) == 0 {
 		return

@@ -193,7 +193,8 @@ const (
 	longestWrong = 500
 )
 
-// ofTimerds returns the check that reports at a level what living timerds find wrong by some checks of their own readiness.
+// ofTimerds returns the check that reports at a level what living timerds find wrong by some checks of their own
+// readiness.
 func ofTimerds(level diag.Level, names ...string) func(*facts, *diag.Findings) {
 	return func(f *facts, p *diag.Findings) {
 		for _, m := range f.members {

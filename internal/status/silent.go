@@ -55,7 +55,8 @@ func checkSilent(f *facts, p *diag.Findings) {
 	}
 }
 
-// stillMissed returns the silent timerds, those seen last first, until ten minutes after another timerd was started since.
+// stillMissed returns the silent timerds, those seen last first, until ten minutes after another timerd was started
+// since.
 func stillMissed(members []query.Member, now time.Time) []query.Member {
 	var missed []query.Member
 	for _, m := range members {
@@ -70,8 +71,8 @@ func stillMissed(members []query.Member, now time.Time) []query.Member {
 	return missed
 }
 
-// lately returns what a living timerd says of the last minutes; nothing if that is more than any timerd says: a producer of timers can
-// write there too.
+// lately returns what a living timerd says of the last minutes; nothing if that is more than any timerd says: a
+// producer of timers can write there too.
 func lately[T any](m query.Member, of func(*schedule.Counts) []T) []T {
 	if !m.Alive || m.Counts == nil || len(of(m.Counts)) > mostTold {
 		return nil
@@ -79,8 +80,8 @@ func lately[T any](m query.Member, of func(*schedule.Counts) []T) []T {
 	return of(m.Counts)
 }
 
-// steps returns in words, by server, the steps of its clock that a living timerd has seen lately. Of several timerds that have seen some,
-// the one with the most is believed.
+// steps returns in words, by server, the steps of its clock that a living timerd has seen lately. Of several timerds
+// that have seen some, the one with the most is believed.
 func (f *facts) steps() map[string]string {
 	said, most := map[string]string{}, map[string]int{}
 	for _, m := range f.members {

@@ -10,8 +10,8 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// A silent timerd is told of until another one was started in its place, and for ten minutes after. What living timerds say of
-// stops and clocks is told as long as they say it, and nothing that no timerd would say.
+// A silent timerd is told of until another one was started in its place, and for ten minutes after. What living
+// timerds say of stops and clocks is told as long as they say it, and nothing that no timerd would say.
 func TestSilentTimerdsAreTold(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 20, 9, 0, 0, 0, time.UTC)

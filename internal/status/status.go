@@ -52,9 +52,11 @@ type Sources struct {
 	Aside func() diag.Findings
 	// Overdue is for callers that make many reports: it compares the overdue timers of one with those of the last. It may be nil.
 	Overdue *OverdueWatch
-	// Databases is for callers that make many reports: it looks at some of the other databases of Redis each time. It may be nil.
+	// Databases is for callers that make many reports: it looks at some of the other databases of Redis each time. It
+	// may be nil.
 	Databases *query.Databases
-	// Written is for callers that make many reports: it asks which streams cannot be written, as often as it may. It may be nil.
+	// Written is for callers that make many reports: it asks which streams cannot be written, as often as it may. It
+	// may be nil.
 	Written *streams.WriteErrors
 	// Webhooks is for callers that make many reports: it keeps a recent answer about webhooks. It may be nil.
 	Webhooks *RecentWebhooks

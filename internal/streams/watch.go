@@ -61,8 +61,8 @@ func (m *Member) Healthy() error {
 	return errors.Join(m.state.foreignRedis, m.state.foreignStreams, m.state.unread, m.state.twin)
 }
 
-// Guarded returns nil while the member can do what guards the installation against another one, and otherwise what it cannot. Timers
-// fire and are heard meanwhile.
+// Guarded returns nil while the member can do what guards the installation against another one, and otherwise what it
+// cannot. Timers fire and are heard meanwhile.
 func (m *Member) Guarded() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -21,18 +21,18 @@ const refusedFor = 10 * time.Minute
 // pathError matches an error of a file, such as "write /data/1.blk: no space left on device".
 var pathError = regexp.MustCompile(`^[a-z]+ .*[/\\].*: .+`)
 
-// WriteErrors asks a NATS server which streams it cannot write. The zero value has asked nothing. Its methods may be called
-// concurrently.
+// WriteErrors asks a NATS server which streams it cannot write. The zero value has asked nothing. Its methods may be
+// called concurrently.
 type WriteErrors struct {
 	mu      sync.Mutex
 	refused map[string]time.Time // by stream: when the right to ask was missing last
 }
 
-// Of returns a Fault if a write to a stream's file has failed: then the server answers no event, and everything else as if nothing were
-// wrong, until it is restarted. It asks for the deletion of a message that cannot be there, which fails by that error first. nil means
-// that there is none, or that it is not known: without the right to ask, before nats-server 2.14, which does not keep the error, and for
-// a stream with replicas. There the deletion goes through Raft, and servers before 2.11.10 and 2.12.1 reset the stream on all replicas
-// by it.
+// Of returns a Fault if a write to a stream's file has failed: then the server answers no event, and everything else
+// as if nothing were wrong, until it is restarted. It asks for the deletion of a message that cannot be there, which
+// fails by that error first. nil means that there is none, or that it is not known: without the right to ask, before
+// nats-server 2.14, which does not keep the error, and for a stream with replicas. There the deletion goes through
+// Raft, and servers before 2.11.10 and 2.12.1 reset the stream on all replicas by it.
 func (w *WriteErrors) Of(ctx context.Context, js jetstream.JetStream, stream string) error {
 	if !keepsWriteErrors(js.Conn().ConnectedServerVersion()) || w.isRefused(stream) {
 		return nil

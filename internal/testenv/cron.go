@@ -34,7 +34,8 @@ func CronCases(t testing.TB, path string) (cases []CronCase) {
 	return cases
 }
 
-// Proposed returns the expression with the fault's proposal in place of a range that goes down; "" if it proposes nothing.
+// Proposed returns the expression with the fault's proposal in place of a range that goes down; "" if it proposes
+// nothing.
 func (c CronCase) Proposed(fault error) string {
 	found := regexp.MustCompile(`"([^"]+)": a range goes up: write ([^;]+);`).FindStringSubmatch(fault.Error())
 	if found == nil {

@@ -149,8 +149,8 @@ func failOnce(t *testing.T, queue *asynq.Client, server asynq.RedisClientOpt) *a
 	return waiting[0]
 }
 
-// bullmqProgram surrounds the guide's block for BullMQ. It adds a job, one with another delay, one before a retry, and a
-// job scheduler. Its arguments are the host and the port of Redis.
+// bullmqProgram surrounds the guide's block for BullMQ. It adds a job, one with another delay, one before a retry,
+// and a job scheduler. Its arguments are the host and the port of Redis.
 const bullmqProgram = `const { Queue, Worker } = require('bullmq');
 const { Redis } = require('ioredis');
 const connection = { host: process.argv[1], port: Number(process.argv[2]), maxRetriesPerRequest: null };

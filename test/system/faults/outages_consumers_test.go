@@ -97,7 +97,8 @@ func TestOutagesOfDeliver(t *testing.T) {
 	x.p.Stop()
 }
 
-// A consumer for which events wait and that no program asks is told of, whoever made it, and so is one whose handler only fails.
+// A consumer for which events wait and that no program asks is told of, whoever made it, and so is one whose handler
+// only fails.
 func TestOutagesOfPrograms(t *testing.T) {
 	t.Parallel()
 	x := newScene(t)

@@ -43,8 +43,8 @@ func TestOutagesOfTimerds(t *testing.T) {
 	x.p.Stop()
 }
 
-// One that stands still is missed by the other, and all tell of it while it lasts and when it goes on. So they do of one that does not
-// reach NATS, or has other settings.
+// One that stands still is missed by the other, and all tell of it while it lasts and when it goes on. So they do of
+// one that does not reach NATS, or has other settings.
 func TestOutagesOfOneOfTwoTimerds(t *testing.T) {
 	t.Parallel()
 	x := newSystemScene(t)
