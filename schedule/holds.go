@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -43,6 +44,7 @@ type Hold struct {
 	Namespace keys.Namespace `json:"-"`
 	Since     Millis         `json:"since"`
 	Until     Millis         `json:"until,omitempty"` // when it ends by itself; 0 if it does not
+	For       int64          `json:"for,omitempty"`   // how long it was to last when Until was set, in ms
 	Reason    string         `json:"reason,omitempty"`
 	By        string         `json:"by,omitempty"`
 	Resume    *Resume        `json:"resume,omitempty"` // nil until it is resumed
@@ -60,6 +62,19 @@ type Resume struct {
 
 // Lasts reports whether the hold is in force at a time: whether no timer of the namespace is claimed.
 func (h *Hold) Lasts(at Millis) bool { return h.Resume == nil && (h.Until == 0 || at < h.Until) }
+
+// bounded returns the hold as a clock that is right would have made it: it begins at the latest now, and ends at the
+// latest after the time for which it was to last. Only one that a clock made which was ahead, and is back, differs.
+func (h Hold) bounded(now Millis) Hold {
+	lasts := cmp.Or(Millis(h.For), h.Until-h.Since) // an earlier version has written no For
+	if h.Until > 0 && h.Until > now.Add(AheadBy)+lasts {
+		h.Until = now + lasts
+	}
+	if h.Since > now.Add(AheadBy) {
+		h.Since = now
+	}
+	return h
+}
 
 // holds tells whether a timer of the namespace with a due time is held at a time.
 func (h *Hold) holds(due, at Millis) bool {
@@ -97,6 +112,17 @@ func (l *HoldList) Over(k keys.Key, due Millis) *Hold {
 		return &l.Holds[i]
 	}
 	return nil
+}
+
+// MadeAhead returns the holds that a clock made which was ahead and is back, as one that is right would have made them.
+// Holds that are being resumed are not among them.
+func (l *HoldList) MadeAhead() (ahead []Hold) {
+	for _, h := range l.Holds {
+		if right := h.bounded(l.Now); h.Resume == nil && right != h {
+			ahead = append(ahead, right)
+		}
+	}
+	return ahead
 }
 
 // text is the list as the scripts take it, without the generation.
@@ -151,8 +177,8 @@ func (s *Schedule) Holds(ctx context.Context) (*HoldList, error) {
 	var now *redis.TimeCmd
 	var fields *redis.MapStringStringCmd
 	err := s.Pipelined(ctx, keys.Single, func(pipe redis.Pipeliner) error {
-		now = pipe.Time(ctx)
 		fields = pipe.HGetAll(ctx, keys.Single.Holds())
+		now = pipe.Time(ctx) // afterwards: no hold of the list is made later than now
 		return nil
 	})
 	if err != nil {

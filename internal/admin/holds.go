@@ -111,7 +111,7 @@ func (s *Holds) Hold(ctx context.Context, asked schedule.Hold, lasts time.Durati
 			out.Resumed = was.Resume
 		}
 		if lasts > 0 {
-			h.Until = l.Now.Add(lasts)
+			h.Until, h.For = l.Now.Add(lasts), lasts.Milliseconds()
 		}
 		out.Hold = h
 		return l.Put(ctx, h)

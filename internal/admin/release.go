@@ -56,7 +56,7 @@ func (s *Holds) newReleaser() *releaser {
 
 // idle tells whether there is nothing to release.
 func (r *releaser) idle(l *schedule.HoldList) bool {
-	return !r.orphans && !r.releases(l) && len(expired(l)) == 0
+	return !r.orphans && !r.releases(l) && len(expired(l)) == 0 && len(l.MadeAhead()) == 0
 }
 
 // releases tells whether a hold is being resumed that does not only wait for others.
@@ -128,7 +128,7 @@ func (r *releaser) take(ctx context.Context) (taken bool, err error) {
 // errOthers says that somebody else carries the resumes on.
 var errOthers = errors.New("another one releases them")
 
-// advance has a round of all resumes, and ends holds whose time is over.
+// advance has a round of all resumes, ends holds whose time is over, and corrects those that a clock made which was ahead.
 func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (ResumeProgress, error) {
 	var err error
 	if r.taken, err = r.take(ctx); err != nil {
@@ -139,6 +139,10 @@ func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (ResumePro
 	}
 	for _, h := range expired(l) {
 		h.Resume = &schedule.Resume{Kind: schedule.ResumeNow, At: l.Now, By: "its time was over"}
+		return ResumeProgress{Released: r.sum}, l.Put(ctx, h)
+	}
+	for _, h := range l.MadeAhead() {
+		r.Logger.Warn("the clock of Redis was ahead and is back: the hold begins now", "namespace", h.Namespace.String(), "until", showUntil(h))
 		return ResumeProgress{Released: r.sum}, l.Put(ctx, h)
 	}
 	all := ResumeProgress{}
