@@ -121,11 +121,11 @@ func TestClusterClaimsSayWhatIsNext(t *testing.T) {
 		told[i] = map[keys.Partition]next{}
 		listenTo(t, s, server, server, "a", func(l *listener.Listener) {
 			l.Busy = func() bool { return true } // events wait for claims, and nothing is claimed that they made owed
-			l.OnClaimed = func(p keys.Partition, at, due schedule.Millis) {
+			l.Agenda = claims(func(p keys.Partition, at, due schedule.Millis) {
 				mu.Lock()
 				defer mu.Unlock()
 				told[i][p] = next{at, due}
-			}
+			})
 		}).healthy()
 	}
 	listens(0)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/internal/backoff"
-	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -29,13 +28,13 @@ type Observer interface {
 // intake hands the hints to the schedule, as many at a time as came while the last ones were taken in. Hints that
 // Redis does not take are kept and tried again.
 type intake struct {
-	observer   Observer
-	hints      *buffer
-	health     *health
-	coverage   Coverage
-	log        *slog.Logger
-	onWake     func(keys.Partition, schedule.Millis)
-	onObserved func(schedule.Observed)
+	observer Observer
+	hints    *buffer
+	health   *health
+	coverage Coverage
+	agenda   Agenda
+	metrics  Metrics
+	log      *slog.Logger
 }
 
 // run hands hints over until ctx ends. What is left then is handed over once, because nobody will hear it again; so calls to
@@ -84,9 +83,9 @@ func (i *intake) observe(ctx, work context.Context, hints []schedule.Hint, heard
 		i.health.noteIntake(err)
 		if err == nil {
 			for _, h := range seen.Heads {
-				i.onWake(h.Partition, h.Due)
+				i.agenda.Wake(h.Partition, h.Due)
 			}
-			i.onObserved(seen)
+			i.metrics.Observed(seen)
 			overtaken := i.hints.await(seen.Left, asked)
 			return len(overtaken) == 0 || i.observe(ctx, work, overtaken, asked)
 		}

@@ -10,7 +10,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -18,7 +17,7 @@ import (
 func newIntake(o Observer) *intake {
 	return &intake{
 		observer: o, hints: newBuffer(), health: newHealth(), log: slog.Default(),
-		onWake: func(keys.Partition, schedule.Millis) {}, onObserved: func(schedule.Observed) {},
+		agenda: noAgenda{}, metrics: noMetrics{},
 	}
 }
 

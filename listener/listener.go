@@ -14,7 +14,6 @@ import (
 
 	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/keys"
-	"github.com/timerd-io/timerd/schedule"
 )
 
 // Node is the part of the schedule on the server: a schedule.Node.
@@ -39,23 +38,13 @@ type Listener struct {
 	// within CanaryTimeout, events count as lost. Defaults: 1s and 3s.
 	CanaryInterval, CanaryTimeout time.Duration
 
-	// OnWake is called with the time at which the first timer of a partition is due, or schedule.AtOnce or Nothing. It
-	// is called after hints of the partition were taken in, and when a client has set its first timer, which in a
-	// cluster every server announces.
-	OnWake func(p keys.Partition, due schedule.Millis)
-	// OnClaimed is called with when some timerd of a cluster claimed what was due in a partition, and when something is to be claimed there
-	// next, or schedule.Nothing, if others hear that too.
-	OnClaimed func(p keys.Partition, at, next schedule.Millis)
+	// Agenda learns when to claim from a partition. Default: nobody does.
+	Agenda Agenda
+	// Metrics counts the work of the Listener. Default: nothing is counted.
+	Metrics Metrics
 	// Busy reports whether timers are being fired as fast as possible. Expired events may then wait; most of their
 	// timers are about to fire. It is called often. Default: it returns false.
 	Busy func() bool
-
-	// OnObserved is called after each batch of hints was taken in.
-	OnObserved func(schedule.Observed)
-	// OnSet is called for each timer that the function library announces to have set. In a cluster it announces none by key.
-	OnSet func()
-	// OnRefused is called for a key in one of the namespaces that is too long.
-	OnRefused func(key string, err error)
 
 	// Lag returns for how long events may wait unread, so that many are read at a time. It is called often, and is to be some
 	// milliseconds at most. Default: 0.
@@ -74,11 +63,8 @@ func New(rdb *redis.Client, node Node, coverage Coverage, db int, namespaces key
 		Logger:         slog.Default(),
 		CanaryInterval: time.Second,
 		CanaryTimeout:  3 * time.Second,
-		OnObserved:     func(schedule.Observed) {},
-		OnWake:         func(keys.Partition, schedule.Millis) {},
-		OnClaimed:      func(keys.Partition, schedule.Millis, schedule.Millis) {},
-		OnSet:          func() {},
-		OnRefused:      func(string, error) {},
+		Agenda:         noAgenda{},
+		Metrics:        noMetrics{},
 		Busy:           func() bool { return false },
 		Lag:            func() time.Duration { return 0 },
 		hints:          newBuffer(),
@@ -101,7 +87,7 @@ func (l *Listener) Run(ctx context.Context) {
 	defer wg.Wait()
 	l.hints.busy = l.Busy
 	in := intake{
-		observer: l.node, hints: l.hints, health: l.health, coverage: l.coverage, log: l.Logger, onWake: l.OnWake, onObserved: l.OnObserved,
+		observer: l.node, hints: l.hints, health: l.health, coverage: l.coverage, log: l.Logger, agenda: l.Agenda, metrics: l.Metrics,
 	}
 	wg.Go(func() { in.run(ctx) })
 
@@ -130,8 +116,8 @@ func (l *Listener) Run(ctx context.Context) {
 // heard, and why it ended.
 func (l *Listener) follow(ctx context.Context) (expiry bool, err error) {
 	s := session{
-		rdb: l.rdb, db: l.db, namespaces: l.namespaces, evidence: l.node, directory: l.node, hints: l.hints, coverage: l.coverage, reported: &l.reported, log: l.Logger,
-		onWake: l.OnWake, onClaimed: l.OnClaimed, onSet: l.OnSet, onRefused: l.OnRefused, lag: l.Lag,
+		rdb: l.rdb, db: l.db, namespaces: l.namespaces, evidence: l.node, directory: l.node, hints: l.hints,
+		coverage: l.coverage, reported: &l.reported, log: l.Logger, agenda: l.Agenda, metrics: l.Metrics, lag: l.Lag,
 		canary: &canary{
 			rdb: l.rdb, evidence: l.node, directory: l.node, hints: l.hints, health: l.health, coverage: l.coverage, reported: &l.reported,
 			interval: l.CanaryInterval, timeout: l.CanaryTimeout, log: l.Logger,

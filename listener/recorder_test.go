@@ -36,11 +36,29 @@ type recorder struct {
 	apps     func()         // is called before the apps are read; nil for nothing
 }
 
-// The recorder is the Coverage of its listener.
+// The recorder is the Coverage, the Agenda and the Metrics of its listener.
 func (r *recorder) Gap(reason string)        { r.note(func() { r.gaps = append(r.gaps, reason) }) }
 func (r *recorder) SetComplete(c bool)       { r.note(func() { r.complete = append(r.complete, c) }) }
 func (r *recorder) SetBeyond(b bool)         { r.note(func() { r.beyond = append(r.beyond, b) }) }
 func (r *recorder) Audited() <-chan struct{} { return r.audited }
+
+func (r *recorder) Wake(_ keys.Partition, due schedule.Millis) {
+	r.note(func() { r.wakes = append(r.wakes, due) })
+}
+func (r *recorder) Claimed(keys.Partition, schedule.Millis, schedule.Millis) {}
+
+func (r *recorder) Observed(o schedule.Observed) { r.note(func() { r.observed.Add(o) }) }
+func (r *recorder) Set()                         {}
+func (r *recorder) Refused(key string, err error) {
+	r.note(func() { r.refused = append(r.refused, key) })
+}
+
+// claims is an Agenda that is given the claims of others alone.
+type claims func(p keys.Partition, at, next schedule.Millis)
+
+func (claims) Wake(keys.Partition, schedule.Millis) {}
+
+func (c claims) Claimed(p keys.Partition, at, next schedule.Millis) { c(p, at, next) }
 
 // askedNode is a node that notes what it is asked about.
 type askedNode struct {
@@ -90,9 +108,7 @@ func listenTo(t testing.TB, s *schedule.Schedule, rdb, conn *redis.Client, names
 	r := &recorder{t: t, rdb: rdb, node: nodes[0], asked: map[string]int{}, audited: make(chan struct{})}
 	r.Listener = listener.New(conn, askedNode{nodes[0], r}, r, 0, set, fmt.Sprintf("test%p", r))
 	r.CanaryInterval, r.CanaryTimeout = time.Second, 20*time.Second
-	r.OnWake = func(_ keys.Partition, due schedule.Millis) { r.note(func() { r.wakes = append(r.wakes, due) }) }
-	r.OnRefused = func(key string, _ error) { r.note(func() { r.refused = append(r.refused, key) }) }
-	r.OnObserved = func(o schedule.Observed) { r.note(func() { r.observed.Add(o) }) }
+	r.Agenda, r.Metrics = r, r
 	for _, c := range configure {
 		c(r.Listener)
 	}

@@ -37,10 +37,8 @@ type session struct {
 	canary     *canary
 	apps       *apps
 	log        *slog.Logger
-	onWake     func(p keys.Partition, due schedule.Millis)
-	onClaimed  func(p keys.Partition, at, next schedule.Millis)
-	onSet      func()
-	onRefused  func(key string, err error)
+	agenda     Agenda
+	metrics    Metrics
 	lag        func() time.Duration
 
 	sub    *redis.PubSub
@@ -380,7 +378,7 @@ func (s *session) receiveNext(message string) {
 		return
 	}
 	for p, due := range next {
-		s.onClaimed(p, schedule.Millis(at), schedule.Millis(due))
+		s.agenda.Claimed(p, schedule.Millis(at), schedule.Millis(due))
 	}
 }
 
@@ -395,12 +393,12 @@ func (s *session) receiveWake(ctx context.Context, payload []byte, last change) 
 		return nil
 	}
 	if wake.Key != "" {
-		s.onSet()
+		s.metrics.Set()
 	}
 	if last.noted && last.key == wake.Key {
 		s.hints.retract(wake.Key)
 	}
-	s.onWake(wake.Partition, schedule.Millis(wake.Due))
+	s.agenda.Wake(wake.Partition, schedule.Millis(wake.Due))
 	return nil
 }
 
@@ -412,7 +410,7 @@ func (s *session) hint(key string, event []byte, kind schedule.HintKind, last ch
 	parsed, fault := keys.Parse(key)
 	ours := !errors.Is(fault, keys.ErrNotTimer) && s.namespaces.Match(parsed)
 	if ours && fault != nil && kind == schedule.Touched {
-		s.onRefused(key, fault)
+		s.metrics.Refused(key, fault)
 	}
 	if fault != nil || !ours && !s.apps.takes(parsed.App, kind) {
 		return nil //nolint:nilerr // somebody else's key, or one that was refused

@@ -16,7 +16,7 @@ import (
 
 // counter calls functions for some of the counts.
 type counter struct {
-	NoMetrics
+	noMetrics
 
 	onFired    func()
 	onSetAside func(*schedule.Firing)

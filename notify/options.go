@@ -71,7 +71,7 @@ type Options struct {
 	// Written asks whether the stream can be written. Default: one of its own.
 	Written *streams.WriteErrors
 
-	// Metrics counts the Publisher's work. Default: NoMetrics.
+	// Metrics counts the Publisher's work. Default: nothing is counted.
 	Metrics Metrics
 }
 
@@ -95,29 +95,15 @@ type Metrics interface {
 	Lost(n uint64)
 }
 
-// NoMetrics counts nothing.
-type NoMetrics struct{}
+type noMetrics struct{}
 
-// Fired does nothing.
-func (NoMetrics) Fired(*schedule.Firing, time.Duration, bool) {}
-
-// Failed does nothing.
-func (NoMetrics) Failed(Failure) {}
-
-// Settled does nothing.
-func (NoMetrics) Settled(int) {}
-
-// Released does nothing.
-func (NoMetrics) Released(int) {}
-
-// SetAside does nothing.
-func (NoMetrics) SetAside(*schedule.Firing) {}
-
-// Late does nothing.
-func (NoMetrics) Late(*schedule.Firing, LateAction) {}
-
-// Lost does nothing.
-func (NoMetrics) Lost(uint64) {}
+func (noMetrics) Fired(*schedule.Firing, time.Duration, bool) {}
+func (noMetrics) Failed(Failure)                              {}
+func (noMetrics) Settled(int)                                 {}
+func (noMetrics) Released(int)                                {}
+func (noMetrics) SetAside(*schedule.Firing)                   {}
+func (noMetrics) Late(*schedule.Firing, LateAction)           {}
+func (noMetrics) Lost(uint64)                                 {}
 
 func defaultOptions() Options {
 	return Options{
@@ -129,7 +115,7 @@ func defaultOptions() Options {
 		DrainTimeout:   defaultDrainTimeout,
 		Logger:         slog.Default(),
 		Permit:         func() error { return nil },
-		Metrics:        NoMetrics{},
+		Metrics:        noMetrics{},
 		Written:        new(streams.WriteErrors),
 	}
 }

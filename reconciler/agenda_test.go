@@ -137,7 +137,7 @@ func TestLooksOfSweeps(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, _ func(func(context.Context)) func()) {
 		looks := &looker{}
-		s := sweeper{scanner: looks, agenda: newAgenda(master{b}), health: newHealth(), interval: time.Second, lease: 4 * time.Second, onScanned: func(schedule.DueScan) {}, onTorn: func([]schedule.Torn) {}}
+		s := sweeper{scanner: looks, agenda: newAgenda(master{b}), health: newHealth(), interval: time.Second, lease: 4 * time.Second, metrics: noMetrics{}, onTorn: func([]schedule.Torn) {}}
 		for _, as := range []struct {
 			rank    int
 			passive bool

@@ -44,7 +44,7 @@ type auditor struct {
 	instance        string
 	interval, lease time.Duration // of sweeps; of claims
 	log             *slog.Logger
-	onAudit         func(reason string, seen schedule.Observed, took time.Duration)
+	metrics         Metrics
 
 	counted  []schedule.NamespaceCount // by the last audit of all timers, if it reached all
 	recorded time.Time                 // when the last report of an audit was written
@@ -126,14 +126,14 @@ func (a *auditor) auditFor(ctx context.Context, reason string) (took time.Durati
 	return took, err
 }
 
-// report logs an audit if it found something that events should have reported, and tells the hooks.
+// report logs an audit if it found something that events should have reported, and counts it.
 func (a *auditor) report(reason string, seen schedule.Observed, took time.Duration) {
 	known := reason == reasonRegular || reason == reasonUnfollowed
 	if seen.Kept > 0 || !known && (seen.Adopted > 0 || seen.Rescheduled > 0 || seen.Cancelled > 0) {
 		a.log.Info("audited", "reason", reason, "adopted", seen.Adopted,
 			"rescheduled", seen.Rescheduled, "cancelled", seen.Cancelled, "kept_without_key", seen.Kept, "took", took)
 	}
-	a.onAudit(reason, seen, took)
+	a.metrics.Audited(reason, seen, took)
 	signal(a.coverage.audited)
 }
 

@@ -40,9 +40,8 @@ type beater struct {
 	counts     func() *schedule.Counts
 	log        *slog.Logger
 	canPublish func() bool
-	hears      func() bool
-	onHear     func(hear bool)
-	onMissed   func(silent time.Duration)
+	events     Events
+	metrics    Metrics
 
 	standing schedule.Standing // by the last heartbeat that was answered
 	beatAt   time.Time         // when that was; at first, when it began
@@ -76,7 +75,7 @@ func (b *beater) take(a answer) {
 	if a.beatErr == nil {
 		b.standing, b.beatAt = a.standing, now
 		if a.standing.Missed && gap >= silence { // and it was not the server's clock that went on
-			b.onMissed(gap)
+			b.metrics.Unanswered(gap)
 		}
 	}
 	if a.hearErr == nil {
@@ -101,7 +100,7 @@ func (b *beater) take(a answer) {
 	}
 	passive := b.enough >= missedHeartbeats
 	b.agenda.setRank(rank, passive)
-	b.onHear(!passive)
+	b.events.Hear(!passive)
 }
 
 // isSteady reports whether each heartbeat was answered for as long as makes another timerd dead.
@@ -120,7 +119,7 @@ func (b *beater) beat(ctx context.Context) error {
 	var a answer
 	var asking sync.WaitGroup
 	asking.Go(func() { a.standing, a.beatErr = b.members.Heartbeat(ctx, self, missedHeartbeats*b.interval) })
-	asking.Go(func() { a.hearing, a.hearErr = b.members.Hearing(ctx, self, b.hears(), Believed(b.interval)) })
+	asking.Go(func() { a.hearing, a.hearErr = b.members.Hearing(ctx, self, b.events.Hears(), Believed(b.interval)) })
 	asking.Wait()
 	b.take(a)
 	return errors.Join(a.beatErr, a.hearErr)

@@ -23,13 +23,12 @@ func TestHearing(t *testing.T) {
 		hears := true
 		m := &members{bench: b, standing: schedule.Standing{Alive: []string{"a", "b", "c"}, Able: 3}, hearing: heardBy("b", "c")}
 		h := newBeater(b, m, "c")
-		h.hears = func() bool { return hears }
-		h.onHear = func(hear bool) {
+		h.events = ears{func() bool { return hears }, func(hear bool) {
 			if hears != hear {
 				b.change(func() { b.note(fmt.Sprint("hear: ", hear)) })
 			}
 			hears = hear
-		}
+		}}
 		beats := func(want ...string) {
 			t.Helper()
 			time.Sleep(6 * time.Second)
@@ -91,9 +90,9 @@ func TestHearingWithoutAnswers(t *testing.T) {
 		var heard []string
 		m := &members{bench: b, standing: schedule.Standing{Alive: []string{"a", "b", "c"}, Able: 3}, hearing: heardBy("a", "b")}
 		h := newBeater(b, m, "c")
-		h.onHear = func(hear bool) {
+		h.events = ears{allEvents{}.Hears, func(hear bool) {
 			b.change(func() { heard = append(heard, fmt.Sprint(time.Since(b.began).Round(time.Second), " ", hear)) })
-		}
+		}}
 		defer start(h.run)()
 		time.Sleep(10*time.Second + time.Millisecond)
 		b.change(func() { m.silent, heard = true, nil })
@@ -133,7 +132,7 @@ func TestHearsFromTheStart(t *testing.T) {
 		said := true
 		h := newBeater(b, nil, "c")
 		h.beatAt, h.askedAt = time.Now(), time.Now()
-		h.onHear = func(hear bool) { said = hear }
+		h.events = ears{allEvents{}.Hears, func(hear bool) { said = hear }}
 		for beat := 1; beat <= missedHeartbeats; beat++ {
 			h.take(answer{standing: schedule.Standing{Alive: []string{"a", "b", "c"}, Able: 3}, hearing: heardBy("a", "b")})
 			if want := beat < missedHeartbeats; said != want {
@@ -152,10 +151,19 @@ func heardBy(ids ...string) schedule.Hearing {
 func newBeater(b *bench, m Membership, id string) *beater {
 	return &beater{
 		members: m, agenda: newAgenda(b), interval: time.Second, self: schedule.Self{Instance: id}, log: b.logger(),
-		counts: func() *schedule.Counts { return nil }, canPublish: func() bool { return true }, hears: func() bool { return true }, onHear: func(bool) {},
-		onMissed: func(time.Duration) {},
+		counts: func() *schedule.Counts { return nil }, canPublish: func() bool { return true },
+		events: allEvents{}, metrics: noMetrics{},
 	}
 }
+
+// ears are Events made of two functions.
+type ears struct {
+	hears func() bool
+	hear  func(bool)
+}
+
+func (e ears) Hears() bool    { return e.hears() }
+func (e ears) Hear(hear bool) { e.hear(hear) }
 
 // members is a Membership.
 type members struct {
@@ -236,7 +244,7 @@ func TestSteadyHeartbeats(t *testing.T) {
 		m := &members{bench: b, standing: schedule.Standing{Alive: []string{"a", "b"}, Able: 2}}
 		h := newBeater(b, m, "a")
 		var missed []time.Duration
-		h.onMissed = func(silent time.Duration) { missed = append(missed, silent) }
+		h.metrics = counted{unanswered: func(silent time.Duration) { missed = append(missed, silent) }}
 		stop := start(h.run)
 		steady := func(within time.Duration, want string) {
 			t.Helper()

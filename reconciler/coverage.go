@@ -28,9 +28,8 @@ const (
 // Coverage records how far the events of a node can be relied on. The listener keeps it up to date, and audits cover
 // the rest. Its methods may be called concurrently, and never block. Set its fields before the first call.
 type Coverage struct {
-	// OnGap is called by Gap, and OnComplete by SetComplete.
-	OnGap      func(reason string)
-	OnComplete func(complete bool)
+	// Metrics counts the gaps. Default: nothing is counted.
+	Metrics Metrics
 
 	now        func() schedule.Millis
 	asked      chan string   // the reason of an audit of everything that is to come
@@ -46,15 +45,15 @@ type Coverage struct {
 
 func newCoverage(now func() schedule.Millis) *Coverage {
 	return &Coverage{
-		OnGap: func(string) {}, OnComplete: func(bool) {},
-		now: now, asked: make(chan string, 1), unfollowed: make(chan struct{}, 1), audited: make(chan struct{}, 1),
+		Metrics: noMetrics{},
+		now:     now, asked: make(chan string, 1), unfollowed: make(chan struct{}, 1), audited: make(chan struct{}, 1),
 	}
 }
 
 // Gap asks for an audit, because events may have been missed. An audit that is waiting to begin answers further gaps
 // too.
 func (c *Coverage) Gap(reason string) {
-	c.OnGap(reason)
+	c.Metrics.Gap(reason)
 	c.note(reason)
 }
 
@@ -77,7 +76,7 @@ func (c *Coverage) ask(reason string) {
 
 // SetComplete says whether the events that adoption needs arrive. While they do not, an audit follows every sweep.
 func (c *Coverage) SetComplete(complete bool) {
-	c.OnComplete(complete)
+	c.Metrics.Complete(complete)
 	c.mu.Lock()
 	c.incomplete = !complete
 	c.mu.Unlock()

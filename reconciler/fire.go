@@ -55,7 +55,7 @@ type firer struct {
 	busy      *atomic.Bool // more is due than has been claimed
 	lease     time.Duration
 	log       *slog.Logger
-	onClaimed func(schedule.ClaimResult)
+	metrics   Metrics
 	precise   *preciseTimer
 
 	claimedAt time.Time // when something was claimed last
@@ -174,6 +174,6 @@ func (f *firer) report(result *schedule.ClaimResult) {
 		f.log.Error("removed an entry from the schedule that is no timer", "err", err)
 	}
 	if len(result.Firings) > 0 || result.Rescheduled > 0 || result.Cancelled > 0 || result.Parked > 0 {
-		f.onClaimed(*result)
+		f.metrics.Claimed(result)
 	}
 }

@@ -25,7 +25,7 @@ func (b *bench) firing() (*claims, *firer) {
 	c := &claims{bench: b, next: schedule.Nothing}
 	return c, &firer{
 		claimer: c, publisher: openPublisher{}, agenda: newAgenda(b), health: newHealth(), busy: new(atomic.Bool),
-		log: b.logger(), onClaimed: func(schedule.ClaimResult) {},
+		log: b.logger(), metrics: noMetrics{},
 	}
 }
 

@@ -144,7 +144,7 @@ func TestSweeps(t *testing.T) {
 		c, k, takenOver := &claims{bench: b}, &keeper{bench: b}, make(chan struct{}, 1)
 		s := sweeper{
 			scanner: c, keeper: k, agenda: newAgenda(b), health: newHealth(), takenOver: takenOver, interval: time.Second, lease: time.Minute,
-			log: b.logger(), onTorn: func([]schedule.Torn) {}, onScanned: func(schedule.DueScan) {}, onReplanned: func(int) {},
+			log: b.logger(), metrics: noMetrics{}, onTorn: func([]schedule.Torn) {},
 			onSetBack: func() { b.change(func() { b.note("set back") }) },
 		}
 		defer start(s.run)()
@@ -203,18 +203,34 @@ func (k *keysAlone) Observe(_ context.Context, hints []schedule.Hint, _ time.Tim
 	return seen, nil
 }
 
+// counted is a Metrics that hands some counts to functions.
+type counted struct {
+	noMetrics
+	audited    func(reason string, seen schedule.Observed, took time.Duration)
+	vanished   func(missing int64)
+	unanswered func(silent time.Duration)
+	gap        func(reason string)
+}
+
+func (c counted) Audited(reason string, seen schedule.Observed, took time.Duration) {
+	c.audited(reason, seen, took)
+}
+func (c counted) Vanished(missing int64)          { c.vanished(missing) }
+func (c counted) Unanswered(silent time.Duration) { c.unanswered(silent) }
+func (c counted) Gap(reason string)               { c.gap(reason) }
+
 // Audits follow the start, each gap, and one another: how soon is decided by what is known of the events.
 func TestAuditsFollowWhatIsKnownOfEvents(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
 		k, cover := &keysAlone{bench: b}, newCoverage(b.Now)
-		cover.OnGap = func(reason string) { b.change(func() { b.note("gap: " + reason) }) }
+		cover.Metrics = counted{gap: func(reason string) { b.change(func() { b.note("gap: " + reason) }) }}
 		a := auditor{
 			server: b, node: k, agenda: newAgenda(b), coverage: cover, auditing: new(atomic.Bool),
 			namespaces: keys.Namespaces{{App: "a"}}, instance: "a", interval: time.Second, log: b.logger(),
-			onAudit: func(reason string, seen schedule.Observed, took time.Duration) {
+			metrics: counted{audited: func(reason string, seen schedule.Observed, took time.Duration) {
 				b.change(func() { b.note(fmt.Sprintf("%s (%d) in %s", reason, seen.Adopted, took)) })
-			},
+			}},
 		}
 		defer start(a.run)()
 		b.saw(t, time.Minute, "500ms start (1) in 0s")
@@ -265,9 +281,9 @@ func TestAuditsAreTriedAgain(t *testing.T) {
 		k, cover := &keysAlone{bench: b, err: errors.New("away")}, newCoverage(b.Now)
 		a := auditor{
 			server: b, node: k, agenda: newAgenda(b), coverage: cover, auditing: new(atomic.Bool),
-			interval: time.Second, log: b.logger(), onAudit: func(reason string, _ schedule.Observed, _ time.Duration) {
+			interval: time.Second, log: b.logger(), metrics: counted{audited: func(reason string, _ schedule.Observed, _ time.Duration) {
 				b.change(func() { b.notes = append(b.notes, reason) })
-			},
+			}},
 		}
 		cover.Gap("subscribed")
 		defer start(a.run)()

@@ -44,26 +44,10 @@ type Reconciler struct {
 	// CanPublish reports whether events can be published now. If not, its heartbeats rank it behind timerds able to publish. Default:
 	// they can.
 	CanPublish func() bool
-	// Hears reports whether all keyspace events of the node are heard, and showed it within [Believed]. It is called once a sweep.
-	// Default: they are.
-	Hears func() bool
-	// OnHear is called with whether they are to be heard, once a sweep. By default it does nothing.
-	OnHear func(hear bool)
-
-	// OnAudit is called after each complete audit.
-	OnAudit func(reason string, seen schedule.Observed, took time.Duration)
-	// OnScanned is called after each sweep with what it counted.
-	OnScanned func(schedule.DueScan)
-	// OnClaimed is called after each claim that changed something.
-	OnClaimed func(schedule.ClaimResult)
-	// OnVanished is called with how many timers or records had vanished from the schedule, once they are put back or
-	// could not be.
-	OnVanished func(missing int64)
-	// OnReplanned is called with how many occurrences of timers that repeat were planned again.
-	OnReplanned func(n int)
-	// OnMissed is called after the heartbeats were without an answer for so long that other timerds found this one
-	// silent.
-	OnMissed func(silent time.Duration)
+	// Events are the keyspace events of the node. Default: all are heard, always.
+	Events Events
+	// Metrics counts the work of the Reconciler. Default: nothing is counted.
+	Metrics Metrics
 
 	node       Node
 	publisher  Publisher
@@ -89,14 +73,8 @@ func New(node Node, p Publisher, namespaces keys.Namespaces, instance string) *R
 		Self:          schedule.Self{Instance: instance},
 		Counts:        func() *schedule.Counts { return nil },
 		CanPublish:    func() bool { return true },
-		Hears:         func() bool { return true },
-		OnHear:        func(bool) {},
-		OnAudit:       func(string, schedule.Observed, time.Duration) {},
-		OnScanned:     func(schedule.DueScan) {},
-		OnClaimed:     func(schedule.ClaimResult) {},
-		OnVanished:    func(int64) {},
-		OnReplanned:   func(int) {},
-		OnMissed:      func(time.Duration) {},
+		Events:        allEvents{},
+		Metrics:       noMetrics{},
 		agenda:        newAgenda(node),
 		health:        newHealth(),
 		takenOver:     make(chan struct{}, 1),
@@ -145,24 +123,25 @@ func (r *Reconciler) Run(ctx context.Context) {
 	defer func() { _ = precise.close() }()
 	fire := firer{
 		name: r.node.Name(), claimer: r.node, publisher: r.publisher, agenda: r.agenda, health: r.health, busy: &r.claiming,
-		lease: r.Lease, log: r.Logger, onClaimed: r.OnClaimed, precise: precise,
+		lease: r.Lease, log: r.Logger, metrics: r.Metrics, precise: precise,
 	}
 	restore := restorer{
-		node: r.node, agenda: r.agenda, coverage: r.Coverage, lease: r.Lease, log: r.Logger, onVanished: r.OnVanished,
+		node: r.node, agenda: r.agenda, coverage: r.Coverage, lease: r.Lease, log: r.Logger, metrics: r.Metrics,
 		torn: make(chan []schedule.Torn, 1),
 	}
 	sweep := sweeper{
 		onTorn: restore.note, scanner: r.node, keeper: r.node, agenda: r.agenda, health: r.health, takenOver: r.takenOver,
-		interval: r.SweepInterval, lease: r.Lease, log: r.Logger, onScanned: r.OnScanned, onReplanned: r.OnReplanned,
+		interval: r.SweepInterval, lease: r.Lease, log: r.Logger, metrics: r.Metrics,
 		onSetBack: func() { r.Coverage.ask(reasonSetBack) },
 	}
 	beat := beater{
 		members: r.node, agenda: r.agenda, interval: r.SweepInterval, self: r.Self, counts: r.Counts, log: r.Logger,
-		canPublish: r.CanPublish, hears: r.Hears, onHear: r.OnHear, onMissed: r.OnMissed,
+		canPublish: r.CanPublish, events: r.Events, metrics: r.Metrics,
 	}
 	audit := auditor{
 		server: r.node, node: r.node, agenda: r.agenda, coverage: r.Coverage, auditing: &r.auditing,
-		namespaces: r.namespaces, instance: r.instance, interval: r.SweepInterval, lease: r.Lease, log: r.Logger, onAudit: r.OnAudit,
+		namespaces: r.namespaces, instance: r.instance, interval: r.SweepInterval, lease: r.Lease, log: r.Logger,
+		metrics: r.Metrics,
 	}
 	var wg sync.WaitGroup
 	for _, loop := range []func(context.Context){fire.run, sweep.run, restore.run, beat.run, audit.run} {

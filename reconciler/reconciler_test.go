@@ -246,6 +246,16 @@ func TestSeveralShareTheWork(t *testing.T) {
 	}
 }
 
+// audited is a Metrics that hands each audit to a function.
+type audited struct {
+	reconciler.Metrics // for all else
+	then               func(reason string, seen schedule.Observed)
+}
+
+func (a audited) Audited(reason string, seen schedule.Observed, _ time.Duration) {
+	a.then(reason, seen)
+}
+
 func TestAuditsAdoptAndCancel(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -257,7 +267,7 @@ func TestAuditsAdoptAndCancel(t *testing.T) {
 	f.rdb.Set(ctx, "a:b:foreign", "p", time.Hour)
 	audits := make(chan schedule.Observed, 100)
 	r, _ := f.start("a", func(r *reconciler.Reconciler) {
-		r.OnAudit = func(_ string, seen schedule.Observed, _ time.Duration) { audits <- seen }
+		r.Metrics = audited{Metrics: r.Metrics, then: func(_ string, seen schedule.Observed) { audits <- seen }}
 	})
 	if seen := <-audits; seen.Adopted != 300 {
 		t.Errorf("first audit: %+v, want 300 adopted", seen)
@@ -285,7 +295,7 @@ func TestAuditsOfTimersWhoseKeysAreNotFollowed(t *testing.T) {
 	}
 	audits := make(chan audit, 100)
 	r, _ := f.start("a", func(r *reconciler.Reconciler) {
-		r.OnAudit = func(reason string, seen schedule.Observed, _ time.Duration) { audits <- audit{reason, seen} }
+		r.Metrics = audited{Metrics: r.Metrics, then: func(reason string, seen schedule.Observed) { audits <- audit{reason, seen} }}
 	})
 	if a := <-audits; a.reason != "start" {
 		t.Errorf("first audit: %+v", a)
@@ -372,11 +382,11 @@ func TestGapsDuringAnAudit(t *testing.T) {
 	}
 	var mu sync.Mutex
 	var audits []string
-	rec.OnAudit = func(reason string, seen schedule.Observed, _ time.Duration) {
+	rec.Metrics = audited{Metrics: rec.Metrics, then: func(reason string, seen schedule.Observed) {
 		mu.Lock()
 		defer mu.Unlock()
 		audits = append(audits, fmt.Sprint(reason, " ", seen.Adopted))
-	}
+	}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
 	go func() {

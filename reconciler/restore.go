@@ -27,12 +27,12 @@ type Restorer interface {
 
 // restorer puts back timers that somebody has removed from half of the index, and asks for an audit: the keys have the rest.
 type restorer struct {
-	node       Restorer
-	agenda     *agenda
-	coverage   *Coverage
-	lease      time.Duration
-	log        *slog.Logger
-	onVanished func(missing int64)
+	node     Restorer
+	agenda   *agenda
+	coverage *Coverage
+	lease    time.Duration
+	log      *slog.Logger
+	metrics  Metrics
 
 	missing map[keys.Partition]int // in how many sweeps in a row; for note
 	torn    chan []schedule.Torn
@@ -117,7 +117,7 @@ func (r *restorer) restore(ctx context.Context, torn []schedule.Torn) {
 	if ctx.Err() != nil || missing == 0 {
 		return
 	}
-	r.onVanished(missing)
+	r.metrics.Vanished(missing)
 	r.log.Error("timers had vanished from the schedule: somebody has deleted keys of timerd, or members of them",
 		"missing", missing, "restored", all.Timers, "without_payload", all.Bare, "dropped", all.Dropped, "err", failed)
 	r.coverage.ask(reasonVanished)

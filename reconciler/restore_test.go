@@ -33,7 +33,7 @@ func TestMissingTimersAreRestored(t *testing.T) {
 		h, cover := &halves{bench: b, restored: schedule.Restored{Timers: 3}}, newCoverage(b.Now)
 		r := restorer{
 			node: h, agenda: newAgenda(b), coverage: cover, log: b.logger(), torn: make(chan []schedule.Torn, 1),
-			onVanished: func(n int64) { b.change(func() { b.note(fmt.Sprint(n, " missing")) }) },
+			metrics: counted{vanished: func(n int64) { b.change(func() { b.note(fmt.Sprint(n, " missing")) }) }},
 		}
 		defer start(r.run)()
 		torn := []schedule.Torn{{Partition: keys.Single, Missing: 3}}

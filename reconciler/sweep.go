@@ -66,9 +66,8 @@ type sweeper struct {
 	takenOver       <-chan struct{}
 	interval, lease time.Duration
 	log             *slog.Logger
-	onScanned       func(schedule.DueScan)
+	metrics         Metrics
 	onTorn          func([]schedule.Torn)
-	onReplanned     func(n int)
 	onSetBack       func() // called when the clock was set back, unless this timerd is passive
 
 	skipped    bool      // the last sweep looked for nothing
@@ -101,7 +100,7 @@ func (s *sweeper) scanDue(ctx context.Context) error {
 	s.passive = passive
 	s.agenda.found(found, s.interval <= s.lease)
 	s.onTorn(found.Torn)
-	s.onScanned(found)
+	s.metrics.Swept(found)
 	switch moving := len(found.Moving) > 0; {
 	case moving && !s.moving:
 		s.log.Info("timers wait: their slots are moving from one server to another, or the cluster is down",
@@ -158,7 +157,7 @@ func (s *sweeper) putRight(ctx context.Context) error {
 	planned, freed, err := s.keeper.PutRight(ctx, s.lease)
 	if planned > 0 {
 		s.log.Warn("the clock of Redis was ahead and is back: the next occurrences of timers that repeat are planned again", "timers", planned)
-		s.onReplanned(planned)
+		s.metrics.Replanned(planned)
 	}
 	if freed > 0 {
 		s.log.Warn("the clock of Redis was ahead and is back: claims and pauses that it made too long are shortened", "timers", freed)

@@ -12,7 +12,7 @@ import (
 // standbyLag is for how long the events that a standby hears may wait unread. By then the first one's claims have explained most.
 const standbyLag = 10 * time.Millisecond
 
-// hearing listens to a node while it is to be heard. Its methods may be called concurrently.
+// hearing listens to a node while it is to be heard; it is a reconciler.Events. Its methods may be called concurrently.
 type hearing struct {
 	newListener func() *listener.Listener
 	believed    time.Duration // for how long a canary shows that events are heard
@@ -29,13 +29,13 @@ func (h *hearing) run(ctx context.Context) {
 	h.mu.Lock()
 	h.ctx = ctx
 	h.mu.Unlock()
-	h.set(true)
+	h.Hear(true)
 	<-ctx.Done()
-	h.set(false)
+	h.Hear(false)
 }
 
-// set says whether the node is to be heard. Where it is not any more, it returns once that has ended.
-func (h *hearing) set(hear bool) {
+// Hear starts to hear the node, or stops, and returns once that has ended.
+func (h *hearing) Hear(hear bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ctx == nil {
@@ -55,8 +55,8 @@ func (h *hearing) set(hear bool) {
 	}
 }
 
-// hears reports whether all events of the node are heard now.
-func (h *hearing) hears() bool {
+// Hears reports whether all events of the node are heard now.
+func (h *hearing) Hears() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.events != nil && h.events.Hears(h.believed)

@@ -1,8 +1,6 @@
 package service
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/timerd-io/timerd/internal/query"
@@ -148,13 +146,6 @@ func (m *metrics) observed(seen schedule.Observed) {
 	m.adopted.Add(float64(seen.Adopted))
 	m.rescheduled.Add(float64(seen.Rescheduled))
 	m.cancelled.Add(float64(seen.Cancelled))
-}
-
-// audited counts an audit.
-func (m *metrics) audited(reason string, seen schedule.Observed, took time.Duration) {
-	m.audits.WithLabelValues(reason).Inc()
-	m.auditTime.Observe(took.Seconds())
-	m.observed(seen)
 }
 
 // setAsideTimers notes how many timers are set aside.

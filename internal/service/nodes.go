@@ -71,63 +71,38 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 	}
 	rec := reconciler.New(node, s.publisher, s.config.Namespaces, s.self.Instance)
 	n := &servedNode{rec: rec}
-	aside := newParked(s.metrics.setAside.WithLabelValues(string(query.ParkedRights)), log)
+	counted := &nodeMetrics{
+		metrics: s.metrics, taken: s.taken, node: n, update: s.update, log: log,
+		aside: newParked(s.metrics.setAside.WithLabelValues(string(query.ParkedRights)), log),
+	}
 	rec.Logger = log
 	rec.SweepInterval = s.config.SweepInterval
 	rec.Lease = s.config.Lease
 	rec.Self, rec.Counts, rec.CanPublish = s.self, s.metrics.counts.say, s.canPublish
-	rec.OnAudit = s.metrics.audited
-	rec.OnScanned = func(found schedule.DueScan) { s.update(func() { n.counts, n.scanned = found, true }) }
-	rec.OnClaimed = func(claimed schedule.ClaimResult) {
-		s.metrics.rescheduled.Add(float64(claimed.Rescheduled))
-		s.metrics.cancelled.Add(float64(claimed.Cancelled))
-		aside.note(claimed.Parked, claimed.ParkedKey)
-		s.taken.note(&claimed)
-	}
-	rec.OnVanished = func(missing int64) {
-		s.update(func() { n.vanished, n.vanishedAt = missing, time.Now() })
-	}
-	rec.OnMissed = func(silent time.Duration) { s.metrics.counts.noteStop(silent, false) }
-	rec.OnReplanned = func(n int) { s.metrics.replanned.Add(float64(n)) }
-	rec.Coverage.OnGap = func(reason string) {
-		s.metrics.gaps.WithLabelValues(reason).Inc()
-		s.metrics.counts.add(func(c *schedule.Counts) { c.Gaps++ })
-	}
-	rec.Coverage.OnComplete = func(complete bool) { s.update(func() { n.incomplete = !complete }) }
-	if !s.config.KeyspaceEvents {
-		node.StopHearing() // or rather, it never begins
-		rec.Coverage.SetComplete(false)
-		rec.Hears = func() bool { return false }
-		return n
-	}
-	n.hear = &hearing{
-		newListener: func() *listener.Listener { return s.newListener(node, rec, aside, log) },
+	rec.Metrics, rec.Coverage.Metrics = counted, counted
+	hear := &hearing{
+		newListener: func() *listener.Listener { return s.newListener(node, rec, counted, log) },
 		believed:    reconciler.Believed(s.config.SweepInterval),
 	}
-	rec.Hears, rec.OnHear = n.hear.hears, n.hear.set
+	rec.Events = hear
+	if s.config.KeyspaceEvents {
+		n.hear = hear
+		return n
+	}
+	node.StopHearing() // which never runs, and hears nothing
+	rec.Coverage.SetComplete(false)
 	return n
 }
 
 // newListener returns a listener to a node.
-func (s *nodes) newListener(node *schedule.Node, rec *reconciler.Reconciler, aside *parked, log *slog.Logger) *listener.Listener {
+func (s *nodes) newListener(node *schedule.Node, rec *reconciler.Reconciler, m listener.Metrics, log *slog.Logger) *listener.Listener {
 	events := listener.New(node.Server(), node, rec.Coverage, s.db, s.config.Namespaces, s.self.Instance)
-	events.Logger = log
-	events.OnObserved = func(seen schedule.Observed) {
-		s.metrics.observed(seen)
-		aside.note(seen.Denied, seen.DeniedKey)
-	}
-	events.OnWake, events.OnClaimed = rec.Wake, rec.Claimed
-	events.OnSet = s.metrics.calls.WithLabelValues(callSet).Inc
-	events.Busy = rec.Busy
+	events.Logger, events.Metrics, events.Agenda, events.Busy = log, m, rec, rec.Busy
 	events.Lag = func() time.Duration {
 		if rec.IsFirst() {
 			return 0
 		}
 		return standbyLag
-	}
-	events.OnRefused = func(key string, err error) {
-		s.metrics.refused.Inc()
-		log.Warn("not a timer", "key", keys.Abbreviate(key), "err", err)
 	}
 	return events
 }
