@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/devserver"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -68,6 +69,13 @@ func TestClusterFewCalls(t *testing.T) {
 		return calls
 	}
 	before := calls()
+	if o, err := query.CountOverdue(ctx, n, 0); err != nil || o.Timers != 0 {
+		t.Errorf("%+v is overdue of timers that are not due: %v", o, err)
+	}
+	if made := calls() - before; made > len(n.Master().Partitions)/256 {
+		t.Errorf("%d calls to see that none of %d partitions has overdue timers", made, len(n.Master().Partitions))
+	}
+	before = calls()
 	if seen, err := n.Observe(ctx, hints, time.Time{}); err != nil || seen.Adopted != len(hints) {
 		t.Fatalf("%d of %d adopted: %v", seen.Adopted, len(hints), err)
 	}
@@ -122,6 +130,9 @@ func TestClusterFewCalls(t *testing.T) {
 	}, "all to be claimed")
 	if made := calls() - before; made > 4 {
 		t.Errorf("%d calls to claim from 64 partitions", made)
+	}
+	if o, err := query.CountOverdue(ctx, n, 0); err != nil || o.Timers != int64(len(want)) {
+		t.Errorf("%+v is overdue of %d timers that are claimed: %v", o, len(want), err)
 	}
 	before = calls()
 	if err := x.Settle(ctx, schedule.Outcomes(schedule.OutcomeFired, fired...)); err != nil {

@@ -228,6 +228,25 @@ func (n *Node) scanHeads(ctx context.Context, tags string, within time.Duration,
 	return found, nil
 }
 
+// DueFor returns the node's master with only the partitions that have a timer due for longer than a time, or a firing.
+// On one server it returns them all, without a look.
+func (n *Node) DueFor(ctx context.Context, since time.Duration) (Master, error) {
+	m := n.Master()
+	if !n.schedule.cluster {
+		return m, nil
+	}
+	some := m
+	some.Partitions = nil
+	err := m.eachChunk(sweepChunk, func(hashTags []any) error {
+		found, err := n.scanHeads(ctx, fmt.Sprint(hashTags...), -since, Forever.Milliseconds())
+		for _, h := range found.Heads {
+			some.Partitions = append(some.Partitions, h.Partition)
+		}
+		return err
+	})
+	return some, err
+}
+
 // tornMark is what a scan returns instead of a due time for a partition that has lost something.
 const tornMark = -2
 

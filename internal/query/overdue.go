@@ -21,7 +21,7 @@ const overdueChunk = 32
 
 // Overdue is the timers of a node that have been due for long, and are not settled.
 type Overdue struct {
-	At     time.Time // by the server's clock
+	At     time.Time // by the server's clock; the zero time if no partition was counted
 	Timers int64
 	Over   bool // there are more than were looked at
 	// First is the timer that was due first, and Due when; the zero Key if none is overdue.
@@ -35,9 +35,24 @@ type Overdue struct {
 	Held, Parked, Spaced int64 // timers that wait besides: on hold, set aside, or given a later time by a resume
 }
 
-// CountOverdue counts the timers of the node that have been due for a time and are not settled, from the index itself. It looks at a
-// bounded number of entries, in calls that hold Redis for a millisecond or two.
-func CountOverdue(ctx context.Context, n *schedule.Node, since time.Duration) (all Overdue, err error) {
+// CountOverdue counts the timers of the node that have been due for a time and are not settled, from the index itself.
+// It looks at a bounded number of entries, in calls that hold Redis for two or three ms. In a cluster it first asks
+// which partitions may have such timers, and counts no others, also for Held, Parked and Spaced, while there are none.
+func CountOverdue(ctx context.Context, n *schedule.Node, since time.Duration) (Overdue, error) {
+	some, err := n.DueFor(ctx, since)
+	if err != nil {
+		return Overdue{}, fmt.Errorf("schedule: look for overdue timers: %w", err)
+	}
+	all := n.Master()
+	counted, err := countOverdue(ctx, n, some, since)
+	if err != nil || counted.Timers == 0 || len(some.Partitions) == len(all.Partitions) {
+		return counted, err
+	}
+	return countOverdue(ctx, n, all, since)
+}
+
+// countOverdue counts the timers of some partitions of the node.
+func countOverdue(ctx context.Context, n *schedule.Node, of schedule.Master, since time.Duration) (all Overdue, err error) {
 	script := n.Index().Script(lua, "overdue")
 	type part struct{ tag, due, firing any }
 	var rest []part
@@ -52,7 +67,7 @@ func CountOverdue(ctx context.Context, n *schedule.Node, since time.Duration) (a
 		}
 		return nil
 	}
-	err = n.Master().RunOver(ctx, script, overdueChunk, []any{since.Milliseconds(), 0, 0}, read)
+	err = of.RunOver(ctx, script, overdueChunk, []any{since.Milliseconds(), 0, 0}, read)
 	for round := 0; err == nil && len(rest) > 0 && round < overdueRounds; round++ {
 		next := rest[0]
 		rest = rest[1:]
