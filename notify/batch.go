@@ -1,6 +1,9 @@
 package notify
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 // batch is events that are published as one. flight.mu guards the second group of fields, group.mu the third.
 type batch struct {
@@ -11,6 +14,24 @@ type batch struct {
 	left    int         // of them in flight
 
 	over bool // it counts as with the server no longer, though it may still be answered
+}
+
+// publishGathered publishes the deliveries that wait for each other, as the group decides, until ctx ends.
+func (f *flight) publishGathered(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.group.wake:
+			alone, b, together := f.group.take(f.newToken())
+			for _, d := range alone {
+				f.publishAlone(d)
+			}
+			if b != nil {
+				f.publishBatch(b, together)
+			}
+		}
+	}
 }
 
 // publishBatch publishes deliveries that are queued as one batch, those that are to be sent now.

@@ -38,10 +38,21 @@ type terms struct {
 	knows   time.Duration // for how long JetStream knows ids; 0 before that is known
 }
 
-// classify returns the fate of a firing, and the reason for a dead letter or a drop. It reads no clock.
-func classify(f *schedule.Firing, t terms) (what fate, reason string) {
-	if what, reason = judge(f, t.limit); what != publish {
-		return what, reason
+// classify returns the fate of a firing, and the reason for a dead letter or a drop. It reads no clock. A firing that
+// may have been published is not dropped, because somebody may look for its outcome.
+func classify(f *schedule.Firing, t terms) (way fate, reason string) {
+	by := time.Duration(schedule.MillisOf(f.ClaimedAt)-f.Due) * time.Millisecond
+	switch {
+	case f.Fault != "":
+		return bury, event.ReasonRepeat + f.Fault
+	case f.Held:
+		return bury, event.ReasonHeld
+	case t.limit.Exceeded(by):
+		reason = event.LateReason(by, t.limit.Most, f.MayBeStored)
+		if t.limit.Drop && !f.MayBeStored {
+			return drop, reason
+		}
+		return bury, reason
 	}
 	// It was not published before it was due.
 	forgotten := f.MayBeStored && f.ClaimedAt.Add(f.Lease).Sub(f.Due.Time()) > t.knows-knownSlack
@@ -49,25 +60,6 @@ func classify(f *schedule.Firing, t terms) (what fate, reason string) {
 		return seek, ""
 	}
 	return publish, ""
-}
-
-// judge reports whether a firing is published at all, by what it is and how late it was claimed. What may have been
-// published is not dropped: somebody may look for what became of it.
-func judge(f *schedule.Firing, limit policy.Limit) (what fate, reason string) {
-	by := time.Duration(schedule.MillisOf(f.ClaimedAt)-f.Due) * time.Millisecond
-	switch {
-	case f.Fault != "":
-		return bury, event.ReasonRepeat + f.Fault
-	case f.Held:
-		return bury, event.ReasonHeld
-	case !limit.Exceeded(by):
-		return publish, ""
-	}
-	reason = event.LateReason(by, limit.Most, f.MayBeStored)
-	if limit.Drop && !f.MayBeStored {
-		return drop, reason
-	}
-	return bury, reason
 }
 
 // limitOf returns the limit of a firing's lateness: its own, or that of its namespace.

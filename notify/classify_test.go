@@ -73,6 +73,7 @@ func TestFailingSubjectParks(t *testing.T) {
 		now := time.Now()
 		d.firing.Partition, d.firing.Lease, d.firing.ClaimedAt, d.firing.Received = "a1", time.Minute, now, now
 		d.firing.Due = schedule.MillisOf(now.Add(-time.Hour))
+		d.fate, d.reason = classify(&d.firing, terms{limit: d.firing.Late})
 		if !p.window.take(d.server, 0) || p.dispatch(d) {
 			t.Errorf("%s: it flies", name)
 		}

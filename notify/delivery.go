@@ -26,6 +26,8 @@ type delivery struct {
 	otherID     string // under which it may be in the stream too; "" for none
 	attempt     int
 	maxAttempts int
+	fate        fate
+	reason      string // for a dead letter or a drop
 	subject     string
 	lane        *lanes.Lane // of the subject
 	token       uint64      // names the delivery in reply subjects

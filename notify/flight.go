@@ -51,7 +51,7 @@ func (f *flight) newToken() uint64 { return f.lastToken.Add(1) }
 
 // add takes in a delivery that has entered its lane. One that is to be published the caller hands to publish, unless its lease runs
 // out: then inspect gives it back.
-func (f *flight) add(d *delivery, what fate) {
+func (f *flight) add(d *delivery) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if len(f.deliveries) == 0 {
@@ -60,7 +60,7 @@ func (f *flight) add(d *delivery, what fate) {
 	d.token = f.newToken()
 	f.deliveries[d.token] = d
 	switch {
-	case what == seek:
+	case d.fate == seek:
 		d.state = looking
 		d.next = time.Now().Add(min(seekTime, d.firing.Remaining()/2))
 	case d.expiring():
@@ -296,15 +296,15 @@ func (f *flight) found(d *delivery, stored bool, at time.Time) {
 		f.window.settle(d, schedule.OutcomeFired)
 		f.Metrics.Fired(&d.firing, max(at.Sub(d.firing.Due.Time()), 0), true)
 	case !f.health.now().connected:
-		f.release(d, schedule.OutcomeGivenBack, 0)
+		f.release(d)
 	}
 }
 
-// release has the firing of a delivery given back, for a claim after a pause. f.mu is held.
-func (f *flight) release(d *delivery, kind schedule.OutcomeKind, pause time.Duration) {
+// release has the firing of a delivery given back. f.mu is held.
+func (f *flight) release(d *delivery) {
 	d.mayBeStored = d.mayBeStored || d.state == sent
 	f.remove(d, lanes.Nothing)
-	f.window.giveBack(d, kind, pause)
+	f.window.giveBack(d, schedule.OutcomeGivenBack, 0)
 }
 
 // remove takes a delivery out. f.mu is held.
@@ -341,10 +341,10 @@ func (f *flight) inspect() (again []*delivery, idle bool) {
 		}
 		switch {
 		case d.state == waiting && (d.tries > 0 || d.failure != "") && good && f.subjects.State(d.subject).Failing:
-			f.release(d, schedule.OutcomeRefused, parked(&d.firing, lanes.Failing))
-			f.Metrics.SetAside(&d.firing)
+			f.remove(d, lanes.Nothing)
+			f.window.park(d, lanes.Failing)
 		case d.expiring() || stopping && !good:
-			f.release(d, schedule.OutcomeGivenBack, 0)
+			f.release(d)
 			late++
 			failure = d.failure
 		case d.state != waiting:
@@ -371,6 +371,6 @@ func (f *flight) abandon() {
 		f.Logger.Warn("stopping with firings that are not acknowledged: giving them back", "count", n)
 	}
 	for _, d := range f.deliveries {
-		f.release(d, schedule.OutcomeGivenBack, 0)
+		f.release(d)
 	}
 }

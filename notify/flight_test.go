@@ -63,10 +63,10 @@ func flyIn(t *testing.T, p *Publisher, b *batch, ref, subject string, lease time
 func admit(t *testing.T, p *Publisher, ref, subject string, lease time.Duration) *delivery {
 	t.Helper()
 	d := &delivery{subject: subject, server: "a", firing: schedule.Firing{Partition: "a1", Ref: ref, Lease: lease, Received: time.Now(), ClaimedAt: time.Now()}}
-	if !p.window.take(d.server, 0) || p.enter(d, publish) != lanes.In {
+	if !p.window.take(d.server, 0) || p.enter(d) != lanes.In {
 		t.Fatalf("%s does not get in", ref)
 	}
-	p.flight.add(d, publish)
+	p.flight.add(d)
 	return d
 }
 
@@ -177,14 +177,14 @@ func TestDeniedAmongGathered(t *testing.T) {
 	g.mu.Lock()
 	g.most, g.flying = 1, 0 // as after codeBatchTooLarge
 	g.mu.Unlock()
-	_, b, together := g.take()
+	_, b, together := g.take(f.newToken())
 	f.mu.Lock()
 	f.begin(together[0], b)
 	b.members, b.left = together, 1
 	f.takeApart(b, true) // the server refused it
 	f.mu.Unlock()
 	f.inspect() // d is queued, and published by itself in a moment
-	_, other, second := g.take()
+	_, other, second := g.take(f.newToken())
 	f.mu.Lock()
 	if len(second) != 1 || f.begin(second[0], other) {
 		t.Errorf("published in a second batch, try %d", d.tries)
@@ -311,12 +311,12 @@ func TestFewLooksOnSubjectsThatFail(t *testing.T) {
 	p, _ := newTestFlight(t)
 	var in []*delivery
 	for i := range 2 * maxFailingLooks {
-		d := &delivery{subject: string(rune('a' + i)), server: "a", firing: schedule.Firing{Partition: "a1", Lease: time.Minute, Received: time.Now(), MayBeStored: true}}
+		d := &delivery{fate: seek, subject: string(rune('a' + i)), server: "a", firing: schedule.Firing{Partition: "a1", Lease: time.Minute, Received: time.Now(), MayBeStored: true}}
 		lane, _ := p.flight.subjects.Enter(d.subject, p.size(), 0)
 		p.flight.subjects.Leave(lane, 0, lanes.Fails)
-		if p.enter(d, seek) == lanes.In {
+		if p.enter(d) == lanes.In {
 			p.window.take(d.server, 0)
-			p.flight.add(d, seek)
+			p.flight.add(d)
 			in = append(in, d)
 		}
 	}

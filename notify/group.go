@@ -1,12 +1,13 @@
 package notify
 
 import (
-	"context"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/internal/lanes"
 )
 
 const (
@@ -47,10 +48,10 @@ const noSample = -1
 // and this is their first try, so that the stream has not got them. If the server refuses a batch nevertheless, its events are
 // published alone.
 //
-// Its methods may be called concurrently, with flight.mu held too; it calls the flight without its own lock.
+// Its methods may be called concurrently, also with flight.mu held.
 type group struct {
-	flight *flight
-	wake   chan struct{} // wakes run
+	subjects *lanes.Window
+	wake     chan struct{} // the flight has events to take
 
 	mu       sync.Mutex
 	allowed  bool              // by the stream
@@ -74,8 +75,11 @@ type pacer interface {
 	split(n, room int, now time.Time) (alone, together int)
 }
 
-func newGroup(f *flight) *group {
-	return &group{flight: f, wake: make(chan struct{}, 1), most: batchEvents, largest: batchPayload, batches: map[uint64]*batch{}, pace: &pace{}}
+func newGroup(subjects *lanes.Window) *group {
+	return &group{
+		subjects: subjects, wake: make(chan struct{}, 1), most: batchEvents, largest: batchPayload,
+		batches: map[uint64]*batch{}, pace: &pace{},
+	}
 }
 
 // allow takes whether the stream takes batches.
@@ -245,27 +249,9 @@ func (g *group) forget() {
 	}
 }
 
-// run publishes those that gather, until ctx ends.
-func (g *group) run(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-g.wake:
-			alone, b, together := g.take()
-			for _, d := range alone {
-				g.flight.publishAlone(d)
-			}
-			if b != nil {
-				g.flight.publishBatch(b, together)
-			}
-		}
-	}
-}
-
-// take takes out of those that have gathered what is published now, each alone and together. An event alone is one on a subject
-// that is not trusted yet, too.
-func (g *group) take() (alone []*delivery, b *batch, together []*delivery) {
+// take takes out the gathered deliveries to publish now: each alone, and together as a batch with a token. Deliveries on
+// subjects that are not trusted yet are published alone.
+func (g *group) take(token uint64) (alone []*delivery, b *batch, together []*delivery) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.busy() {
@@ -279,7 +265,7 @@ func (g *group) take() (alone []*delivery, b *batch, together []*delivery) {
 			break
 		}
 		switch {
-		case g.flight.subjects.Trusts(d.lane):
+		case g.subjects.Trusts(d.lane):
 			bytes += len(d.firing.Payload)
 			trusted = append(trusted, d)
 		case len(alone) < room:
@@ -295,7 +281,7 @@ func (g *group) take() (alone []*delivery, b *batch, together []*delivery) {
 	alone, together = append(alone, trusted[:one]...), trusted[one:one+many]
 	g.gathered, g.since = slices.Concat(trusted[one+many:], wait), now
 	if len(together) > 0 {
-		b = &batch{token: g.flight.newToken(), began: now}
+		b = &batch{token: token, began: now}
 		g.batches[b.token] = b
 		g.flying++
 	}

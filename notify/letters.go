@@ -37,15 +37,9 @@ type letters struct {
 	kick     chan struct{} // signalled when one has ended
 
 	mu     sync.Mutex
-	queue  []deadLetter // to be published
-	stored time.Time    // when one was stored last
-	late   tally        // of firings that were too late
-}
-
-// deadLetter is a firing whose dead letter is to be published, and why.
-type deadLetter struct {
-	delivery *delivery
-	reason   string
+	queue  []*delivery // to be published
+	stored time.Time   // when one was stored last
+	late   tally       // of firings that were too late
 }
 
 // room returns the part of the window that dead letters may fill.
@@ -68,7 +62,7 @@ func (l *letters) idle() bool { return l.subjects.Load().Tries == 0 }
 
 // take takes over a firing that becomes a dead letter and is in the window already. It is given back if no dead letter
 // of its subject may be tried.
-func (l *letters) take(d *delivery, reason string) {
+func (l *letters) take(d *delivery) {
 	var answer lanes.Answer
 	d.subject = l.Streams.Subject(d.firing.Key, keys.Dead)
 	if d.lane, answer = l.subjects.Enter(d.subject, l.room(), len(d.firing.Payload)); answer != lanes.In {
@@ -76,7 +70,7 @@ func (l *letters) take(d *delivery, reason string) {
 		return
 	}
 	l.mu.Lock()
-	l.queue = append(l.queue, deadLetter{d, reason})
+	l.queue = append(l.queue, d)
 	l.mu.Unlock()
 	signal(l.wake)
 }
@@ -87,8 +81,7 @@ func (l *letters) setAside(d *delivery, answer lanes.Answer) {
 		l.window.giveBack(d, schedule.OutcomeGivenBack, crowdedPause)
 		return
 	}
-	l.Metrics.SetAside(&d.firing)
-	l.window.giveBack(d, schedule.OutcomeRefused, parked(&d.firing, answer))
+	l.window.park(d, answer)
 }
 
 // run publishes dead letters until ctx ends and none is under way. What is left is given back.
@@ -105,21 +98,20 @@ func (l *letters) run(ctx context.Context) {
 		queue := l.queue
 		l.queue = nil
 		l.mu.Unlock()
-		for _, one := range queue {
-			under.Go(func() { l.end(ctx, one, l.publish(ctx, one)) })
+		for _, d := range queue {
+			under.Go(func() { l.end(ctx, d, l.publish(ctx, d)) })
 		}
 	}
 }
 
 // publish publishes a dead letter and waits until it is stored, for as long as the lease allows.
-func (l *letters) publish(ctx context.Context, one deadLetter) error {
-	d := one.delivery
+func (l *letters) publish(ctx context.Context, d *delivery) error {
 	if ctx.Err() != nil || d.expiring() {
 		return errExpiring
 	}
 	d.published = d.firing.Now()
 	e := d.event(l.ContentType, d.withhold)
-	e.DeadReason = one.reason
+	e.DeadReason = d.reason
 	publishing, cancel := context.WithTimeout(ctx, min(l.AckWait, d.firing.Remaining()))
 	defer cancel()
 	return streams.Bury(publishing, l.js, l.Streams, e)
@@ -134,8 +126,8 @@ func mayBeStored(err error) bool {
 
 // end has a firing settled whose dead letter is stored, or given back if that failed: if the letter may be stored all
 // the same, so that nobody holds or cancels the firing, and it becomes the same letter again.
-func (l *letters) end(ctx context.Context, one deadLetter, err error) {
-	d, bytes := one.delivery, len(one.delivery.firing.Payload)
+func (l *letters) end(ctx context.Context, d *delivery, err error) {
+	bytes := len(d.firing.Payload)
 	d.mayBeStored = d.mayBeStored || mayBeStored(err)
 	switch {
 	case err == nil:
@@ -148,7 +140,7 @@ func (l *letters) end(ctx context.Context, one deadLetter, err error) {
 		}
 		l.window.settle(d, kind)
 		l.subjects.Leave(d.lane, bytes, lanes.Works)
-		l.report(d, one.reason)
+		l.report(d)
 	case ctx.Err() != nil || errors.Is(err, errExpiring) || !l.health.now().connected:
 		l.window.giveBack(d, schedule.OutcomeGivenBack, 0)
 		l.subjects.Leave(d.lane, bytes, lanes.Nothing)
@@ -164,7 +156,7 @@ func (l *letters) end(ctx context.Context, one deadLetter, err error) {
 }
 
 // report logs a dead letter that is stored.
-func (l *letters) report(d *delivery, reason string) {
+func (l *letters) report(d *delivery) {
 	f := &d.firing
 	switch {
 	case f.Fault != "":
@@ -172,20 +164,20 @@ func (l *letters) report(d *delivery, reason string) {
 	case f.Held:
 		l.Logger.Debug("a timer that was held is a dead letter", "key", f.Key.String(), "due_at", f.Due.Time(), "attempt", d.attempt)
 	default:
-		l.reportLate(d, LateDead, reason)
+		l.reportLate(d, LateDead)
 	}
 }
 
 // reportLate tells what became of a firing that was claimed too late.
-func (l *letters) reportLate(d *delivery, action LateAction, reason string) {
+func (l *letters) reportLate(d *delivery, action LateAction) {
 	f := &d.firing
 	l.Metrics.Late(f, action)
 	l.Logger.Debug("timer is too late to fire", "key", f.Key.String(), "due_at", f.Due.Time(), "attempt", d.attempt,
-		"source", string(action), "err", reason)
+		"source", string(action), "err", d.reason)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if count := l.late.add(time.Now(), 1); count > 0 {
 		l.Logger.Warn("timers are too late to fire: by their limits they are dead letters or dropped; this is the last one", "count", count,
-			"key", f.Key.String(), "due_at", f.Due.Time(), "attempt", d.attempt, "source", string(action), "err", reason)
+			"key", f.Key.String(), "due_at", f.Due.Time(), "attempt", d.attempt, "source", string(action), "err", d.reason)
 	}
 }

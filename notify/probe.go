@@ -22,11 +22,12 @@ const (
 // prober looks at the stream from time to time, and soon after it refused an event.
 type prober struct {
 	*Options
-	js      jetstream.JetStream
-	health  *health
-	stream  *streamRecord
-	batches func(bool) // told whether the stream takes atomic batches
-	again   func()     // called when the stream takes events again
+	js     jetstream.JetStream
+	health *health
+	stream *streamRecord
+	group  *group
+	gate   *gate
+	kick   chan struct{} // wakes the caller of flight.inspect
 }
 
 // run probes until ctx ends.
@@ -51,7 +52,8 @@ func (p *prober) look(ctx context.Context) {
 		return
 	}
 	if err := p.examine(ctx); ctx.Err() == nil && p.health.noteLook(err) {
-		p.again()
+		signal(p.kick)
+		p.gate.announce()
 	}
 }
 
@@ -71,7 +73,7 @@ func (p *prober) examine(ctx context.Context) error {
 	if info == nil {
 		return err
 	}
-	p.batches(info.Config.AllowAtomicPublish && streams.TakesBatches(p.js))
+	p.group.allow(info.Config.AllowAtomicPublish && streams.TakesBatches(p.js))
 	if b := p.stream.compare(info.Config.Duplicates, info.Created, info.State.LastSeq, acknowledged); b != nil {
 		lost := b.acknowledged - b.seq + 1
 		p.Logger.Error("NATS has lost events that it had acknowledged: their timers do not fire again", "count", lost,

@@ -24,17 +24,17 @@ const tick = 50 * time.Millisecond
 // published, so a timerd that was paused for a while does no harm. A firing that was claimed too late for its limit
 // becomes a dead letter, or is dropped.
 //
-// A firing passes these stages, each of which knows those below it alone:
+// A firing passes these stages. Each knows only the stages below it:
 //
-//	Publish ── window: is there room? ── classify
+//	Publish ── classify ── window: is there room?
 //	   │ publish, seek          │ bury       │ drop, park
-//	 flight ◀── seeker       letters         │
-//	   │ sender, answers        │            │
+//	 seeker ──▶ flight       letters         │
+//	   │   group, sender        │            │
 //	   └── window.settle, window.giveBack ───┴── settler, one queue a server
 //
-// The sender publishes an event by itself, or the group several together, where that is quicker.
+// The flight publishes an event by itself, or several together, as the group decides.
 //
-// health says whether NATS takes events; the prober and the answers tell it. NewPublisher sets the Options; change them before
+// health knows whether NATS takes events, from the prober and the answers. NewPublisher sets the Options; change them before
 // Run only. The methods may be called concurrently.
 type Publisher struct {
 	Options
@@ -61,23 +61,20 @@ func NewPublisher(nc *nats.Conn, js jetstream.JetStream, s Settler) *Publisher {
 	p := &Publisher{Options: defaultOptions(), nc: nc, kick: make(chan struct{}, 1), stream: &streamRecord{}}
 	o := &p.Options
 	p.gate = newGate()
-	p.settler = newSettler(o, s, p.gate.announce)
+	p.settler = newSettler(o, s, p.gate)
 	p.window = &window{Options: o, settler: p.settler, servers: map[string]int{}}
 	p.health = &health{Options: o, alarm: make(chan struct{}, 1)}
+	subjects := newSubjects()
 	p.flight = &flight{
 		Options: o, gate: p.gate, window: p.window, health: p.health, stream: p.stream, sender: newSender(o, nc), kick: p.kick,
-		subjects: newSubjects(), deliveries: map[uint64]*delivery{}, late: tally{every: logLapsedEvery},
+		subjects: subjects, group: newGroup(subjects), deliveries: map[uint64]*delivery{}, late: tally{every: logLapsedEvery},
 	}
-	p.flight.group = newGroup(p.flight)
 	p.seeker = &seeker{Options: o, js: js, flight: p.flight, wake: make(chan struct{}, 1)}
 	p.letters = &letters{
 		Options: o, js: js, gate: p.gate, window: p.window, health: p.health, subjects: newSubjects(), wake: make(chan struct{}, 1), kick: p.kick,
 		late: tally{every: logLateEvery},
 	}
-	p.prober = &prober{Options: o, js: js, health: p.health, stream: p.stream, batches: p.flight.group.allow, again: func() {
-		signal(p.kick)
-		p.gate.announce()
-	}}
+	p.prober = &prober{Options: o, js: js, health: p.health, stream: p.stream, group: p.flight.group, gate: p.gate, kick: p.kick}
 	return p
 }
 
@@ -85,13 +82,20 @@ func NewPublisher(nc *nats.Conn, js jetstream.JetStream, s Settler) *Publisher {
 func newSubjects() *lanes.Window { return lanes.New(lanes.Shares{Unknown: 2, Each: 1, Alone: true}) }
 
 // InFlight returns how many firings the Publisher has: at most Window for each server.
-func (p *Publisher) InFlight() int { return p.window.inFlight() }
+func (p *Publisher) InFlight() int {
+	inFlight, _ := p.window.state("")
+	return inFlight
+}
 
 // Wait returns nil once firings of a server, by its name, can be published: NATS is connected, the stream takes messages as far as
 // is known, and there is room in the window. Call it before claiming firings. It returns ctx's error when ctx ends first, and
 // ErrStopped when Run is ending.
 func (p *Publisher) Wait(ctx context.Context, server string) error {
-	if err := p.gate.await(ctx, func() bool { return p.health.now().admits(p.window.inFlight()) && p.window.hasRoom(server) }); err != nil {
+	ready := func() bool {
+		inFlight, room := p.window.state(server)
+		return room && p.health.now().admits(inFlight)
+	}
+	if err := p.gate.await(ctx, ready); err != nil {
 		return err
 	}
 	return ctx.Err()
@@ -113,50 +117,47 @@ func (p *Publisher) Healthy() error {
 // takes them over even if it returns an error. If ctx has ended and there is no room for all, or if Run is ending, it
 // gives the rest back to the schedule, and the error says so.
 func (p *Publisher) Publish(ctx context.Context, firings []schedule.Firing) error {
-	for len(firings) > 0 {
-		next := &firings[0]
-		server := p.settler.schedule.ServerOf(next.Partition)
-		if err := p.gate.await(ctx, func() bool { return p.window.hasRoom(server) && !p.awaitsLetters(next) }); err != nil {
-			p.settler.release(context.WithoutCancel(ctx), schedule.Outcomes(schedule.OutcomeGivenBack, firings...))
-			return fmt.Errorf("%d firings not published: %w", len(firings), err)
+	deliveries, duplicates := make([]delivery, len(firings)), p.stream.duplicates()
+	for i := range firings {
+		deliveries[i] = p.prepare(firings[i], duplicates)
+	}
+	for len(deliveries) > 0 {
+		next := &deliveries[0]
+		ready := func() bool {
+			_, room := p.window.state(next.server)
+			return room && !p.awaitsLetters(next)
 		}
-		deliveries, taken := p.admit(firings)
-		p.flight.publish(deliveries)
-		for _, d := range deliveries {
+		if err := p.gate.await(ctx, ready); err != nil {
+			left := firings[len(firings)-len(deliveries):]
+			p.settler.release(context.WithoutCancel(ctx), schedule.Outcomes(schedule.OutcomeGivenBack, left...))
+			return fmt.Errorf("%d firings not published: %w", len(left), err)
+		}
+		admitted, taken := p.admit(deliveries)
+		p.flight.publish(admitted)
+		for _, d := range admitted {
 			if d.firing.Status != schedule.PayloadPresent {
 				d.logStatus(p.Logger)
 			}
 		}
-		firings = firings[taken:]
+		deliveries = deliveries[taken:]
 	}
 	return nil
 }
 
-// awaitsLetters reports whether a firing is to wait until others are dead letters, as they soon are.
-func (p *Publisher) awaitsLetters(f *schedule.Firing) bool {
-	if !p.letters.awaited() {
-		return false
-	}
-	what, _ := judge(f, limitOf(f, p.Late))
-	return what == bury
-}
+// awaitsLetters reports whether a delivery waits until other dead letters are stored, which is soon.
+func (p *Publisher) awaitsLetters(d *delivery) bool { return d.fate == bury && p.letters.awaited() }
 
-// admit takes as many firings into the window as there is room for, and returns how many. Those that it returns are in flight,
-// and the caller is about to publish them.
-func (p *Publisher) admit(firings []schedule.Firing) (admitted []*delivery, taken int) {
-	prepared := make([]delivery, min(len(firings), p.Window))
-	for i := range prepared {
-		prepared[i] = p.prepare(firings[i])
-	}
-	admitted = make([]*delivery, 0, len(prepared))
+// admit takes as many deliveries into the window as fit, and returns their number. It returns the ones now in flight
+// for the caller to publish.
+func (p *Publisher) admit(deliveries []delivery) (admitted []*delivery, taken int) {
 	p.admission.Lock()
 	defer p.admission.Unlock()
 	if p.gate.isStopped() {
 		return nil, 0
 	}
-	for i := range prepared {
-		d := &prepared[i]
-		if p.awaitsLetters(&d.firing) || !p.window.take(d.server, len(d.firing.Payload)) {
+	for i := range deliveries {
+		d := &deliveries[i]
+		if p.awaitsLetters(d) || !p.window.take(d.server, len(d.firing.Payload)) {
 			break
 		}
 		taken++
@@ -167,7 +168,8 @@ func (p *Publisher) admit(firings []schedule.Firing) (admitted []*delivery, take
 	return admitted, taken
 }
 
-func (p *Publisher) prepare(f schedule.Firing) delivery {
+// prepare returns the delivery of a firing, with its fate. JetStream remembers ids for the time of duplicates.
+func (p *Publisher) prepare(f schedule.Firing, duplicates time.Duration) delivery {
 	most := p.MaxAttempts(f.Key)
 	attempt, other := attempts(&f, most, p.PayloadAttempt)
 	d := delivery{
@@ -183,49 +185,39 @@ func (p *Publisher) prepare(f schedule.Firing) delivery {
 	if other != 0 {
 		d.otherID = keys.EventID(f.Key.String(), int64(f.Due), other)
 	}
+	d.fate, d.reason = classify(&f, terms{limit: limitOf(&f, p.Late), otherID: other != 0, knows: duplicates})
 	return d
 }
 
 // dispatch hands a firing in the window to its stage, and reports whether that is the flight.
 func (p *Publisher) dispatch(d *delivery) (flies bool) {
-	what, reason := classify(&d.firing, terms{limit: limitOf(&d.firing, p.Late), otherID: d.otherID != "", knows: p.stream.duplicates()})
-	switch what {
+	switch d.fate {
 	case bury:
-		p.letters.take(d, reason)
+		p.letters.take(d)
 		return false
 	case drop:
 		p.window.settle(d, schedule.OutcomeUnfired)
-		p.letters.reportLate(d, LateDrop, reason)
+		p.letters.reportLate(d, LateDrop)
 		return false
 	case publish, seek:
 	}
-	if answer := p.enter(d, what); answer != lanes.In {
-		p.park(d, answer)
+	if answer := p.enter(d); answer != lanes.In {
+		p.window.park(d, answer)
 		return false
 	}
-	p.flight.add(d, what)
-	if what == seek {
+	p.flight.add(d)
+	if d.fate == seek {
 		p.seeker.lookFor(d)
 	}
 	return true
 }
 
-// park gives a firing back for a while, because of the answer of its subject's lane.
-func (p *Publisher) park(d *delivery, answer lanes.Answer) {
-	pause := parked(&d.firing, answer)
-	if answer != lanes.Failing {
-		p.window.giveBack(d, schedule.OutcomeGivenBack, pause)
-		return
-	}
-	p.window.giveBack(d, schedule.OutcomeRefused, pause)
-	p.Metrics.SetAside(&d.firing)
-}
-
-// enter has a firing enter the lane of its subject, if it may. Of those to be looked for, few may be on subjects that fail.
-func (p *Publisher) enter(d *delivery, what fate) (answer lanes.Answer) {
+// enter has a delivery enter the lane of its subject, if it may. Few of the events to look for may be on failing
+// subjects.
+func (p *Publisher) enter(d *delivery) (answer lanes.Answer) {
 	bytes, subjects := len(d.firing.Payload), p.flight.subjects
 	d.lane, answer = subjects.Enter(d.subject, p.size(), bytes)
-	if answer != lanes.In || what != seek || !subjects.State(d.subject).Failing {
+	if answer != lanes.In || d.fate != seek || !subjects.State(d.subject).Failing {
 		return answer
 	}
 	if d.failingLook = p.seeker.mayLook(); !d.failingLook {
@@ -273,7 +265,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 	var workers sync.WaitGroup
 	workers.Go(func() { p.prober.run(probing) })
 	workers.Go(func() { p.seeker.run(probing) })
-	workers.Go(func() { p.flight.group.run(probing) })
+	workers.Go(func() { p.flight.publishGathered(probing) })
 	workers.Go(func() { p.settler.run(work) })
 	var burials sync.WaitGroup
 	burials.Go(func() { p.letters.run(probing) })

@@ -51,7 +51,7 @@ type Settler interface {
 type settler struct {
 	*Options
 	schedule Settler
-	room     func() // called without the lock when firings have left
+	gate     *gate // announces room, without the lock, when firings have left
 
 	wake chan struct{} // wakes run
 
@@ -71,8 +71,8 @@ type queue struct {
 	waiting  int       // firings in it, those included that its worker has in hand
 }
 
-func newSettler(o *Options, s Settler, room func()) *settler {
-	return &settler{Options: o, schedule: s, room: room, wake: make(chan struct{}, 1), queues: map[string]*queue{}}
+func newSettler(o *Options, s Settler, g *gate) *settler {
+	return &settler{Options: o, schedule: s, gate: g, wake: make(chan struct{}, 1), queues: map[string]*queue{}}
 }
 
 // settle has a firing settled.
@@ -289,7 +289,7 @@ func (s *settler) left(q *queue, n int) {
 		signal(s.wake)
 	}
 	s.mu.Unlock()
-	s.room()
+	s.gate.announce()
 }
 
 // signal sends on a channel with a buffer of one, without waiting.

@@ -85,7 +85,7 @@ func (s *twoServers) isGone(ref string) bool {
 
 func newTestSettler(servers *twoServers) *settler {
 	o := defaultOptions()
-	return newSettler(&o, servers, func() {})
+	return newSettler(&o, servers, newGate())
 }
 
 // runSettler runs a settler until the end of a test in a bubble.

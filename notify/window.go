@@ -21,25 +21,25 @@ type window struct {
 	servers map[string]int // the same, by server
 }
 
-// hasRoom reports whether the window takes another firing of a server. What waits to be settled on one takes no room
-// from others.
-func (w *window) hasRoom(server string) bool {
+// state returns the number of firings that are neither settled nor given back, and whether there is room for another
+// one of a server. Firings that wait to be settled on one server take no room from others.
+func (w *window) state(server string) (inFlight int, room bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.fits(server)
+	return w.stateLocked(server)
 }
 
-// fits is hasRoom; w.mu is held.
-func (w *window) fits(server string) bool {
-	_, waiting := w.settler.inHand(server)
-	return w.load.Fits(w.size(), 1) && w.servers[server]+waiting < w.Window
+// stateLocked is state; w.mu is held.
+func (w *window) stateLocked(server string) (inFlight int, room bool) {
+	all, there := w.settler.inHand(server)
+	return w.load.Tries + all, w.load.Fits(w.size(), 1) && w.servers[server]+there < w.Window
 }
 
 // take takes in a firing of a server with a payload of so many bytes, and reports whether there was room for it.
 func (w *window) take(server string, bytes int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.fits(server) {
+	if _, room := w.stateLocked(server); !room {
 		return false
 	}
 	w.servers[server]++
@@ -62,6 +62,17 @@ func (w *window) giveBack(d *delivery, kind schedule.OutcomeKind, pause time.Dur
 	w.settler.giveBack(o)
 }
 
+// park gives a firing back for a while, because of the answer of its subject's lane.
+func (w *window) park(d *delivery, answer lanes.Answer) {
+	pause := parked(&d.firing, answer)
+	if answer != lanes.Failing {
+		w.giveBack(d, schedule.OutcomeGivenBack, pause)
+		return
+	}
+	w.giveBack(d, schedule.OutcomeRefused, pause)
+	w.Metrics.SetAside(&d.firing)
+}
+
 func (w *window) leave(d *delivery) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -70,14 +81,6 @@ func (w *window) leave(d *delivery) {
 	if w.servers[d.server]--; w.servers[d.server] == 0 {
 		delete(w.servers, d.server)
 	}
-}
-
-// inFlight returns how many firings were taken in and are not settled or given back.
-func (w *window) inFlight() int {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	waiting, _ := w.settler.inHand("")
-	return w.load.Tries + waiting
 }
 
 // ErrStopped says that a Publisher takes no more firings.

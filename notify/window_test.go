@@ -10,7 +10,17 @@ import (
 func newTestWindow(tries, bytes int) *window {
 	o := defaultOptions()
 	o.Window, o.WindowBytes = tries, bytes
-	return &window{Options: &o, settler: newSettler(&o, newTwoServers(), func() {}), servers: map[string]int{}}
+	return &window{Options: &o, settler: newSettler(&o, newTwoServers(), newGate()), servers: map[string]int{}}
+}
+
+func (w *window) hasRoom(server string) bool {
+	_, room := w.state(server)
+	return room
+}
+
+func (w *window) inFlight() int {
+	n, _ := w.state("")
+	return n
 }
 
 // What waits to be settled fills the window of its own server alone.
