@@ -41,9 +41,9 @@ func (e *PartError) of(firings int) error {
 // batch bounds what one call is about: how many firings, and about how many bytes of their payloads.
 type batch struct{ firings, bytes int }
 
-// onEach runs a script on each partition of the outcomes, with the arguments that args returns for each by its index;
+// onEach runs a step on each partition of the outcomes, with the arguments that args returns for each by its index;
 // many take several calls. read is called with each reply, and the indices of its outcomes.
-func (ix *Index) onEach(ctx context.Context, script *redis.Script, outcomes []Outcome, most batch, args func(int) []any, read func(*redis.Cmd, []int) error) PartError {
+func (ix *Index) onEach(ctx context.Context, step Script, outcomes []Outcome, most batch, args func(int) []any, read func(*redis.Cmd, []int) error) PartError {
 	var calls []Call
 	var members [][]int
 	var bytes []int
@@ -60,7 +60,7 @@ func (ix *Index) onEach(ctx context.Context, script *redis.Script, outcomes []Ou
 		bytes[n] += size
 	}
 	var failed PartError
-	for i, reply := range ix.Run(ctx, script, calls) {
+	for i, reply := range ix.Run(ctx, step, calls) {
 		if err := read(reply, members[i]); err != nil {
 			failed.Err = err
 			for _, m := range members[i] {

@@ -19,10 +19,11 @@ type ClaimRequest struct {
 	// Expected is about how many firings there are: looking for more costs Redis a little. 0 means MaxClaim. The next
 	// claim takes the rest.
 	Expected int
-	// Patience is for how long what is due is left to others: a claim by which the usual is claimed takes nothing that is due for a
-	// shorter time.
+	// Patience is for how long what is due is left to others: a claim by which the usual is claimed takes nothing that
+	// is due for a shorter time.
 	Patience time.Duration
-	// Leases says that a lease may be over by now. In a cluster the usual way of a claim does not look for any by itself.
+	// Leases says that a lease may be over by now. In a cluster the usual way of a claim does not look for any by
+	// itself.
 	Leases bool
 }
 
@@ -85,8 +86,9 @@ func redo(results []ClaimResult, places []int, requests []ClaimRequest, claim fu
 // holdsAgainTimeout bounds how long a claim waits for the list of holds.
 const holdsAgainTimeout = time.Second
 
-// readHoldsAgain reads the list of holds if a claim has had no answer since that was done last: the server, or this timerd, may have
-// been cut off while something was held, and have an older list. Where the list cannot be had, claims go on by what is known.
+// readHoldsAgain reads the list of holds if a claim has had no answer since that was done last: the server, or this
+// timerd, may have been cut off while something was held, and have an older list. Where the list cannot be had, claims
+// go on by what is known.
 func (n *Node) readHoldsAgain(ctx context.Context) {
 	if !n.cutOff.Swap(false) {
 		return
@@ -96,8 +98,8 @@ func (n *Node) readHoldsAgain(ctx context.Context) {
 	_, _ = n.schedule.Holds(ctx) // see above
 }
 
-// claimShort claims by the short way, from many partitions with each call. It returns the indices of the requests for which that does
-// not do, where nothing was moved.
+// claimShort claims by the short way, from many partitions with each call. It returns the indices of the requests for
+// which that does not do, where nothing was moved.
 func (n *Node) claimShort(ctx context.Context, requests []ClaimRequest, lease time.Duration) (results []ClaimResult, declined []int) {
 	results = make([]ClaimResult, len(requests))
 	for first := 0; first < len(requests); {
@@ -133,7 +135,8 @@ func (n *Node) claimShort(ctx context.Context, requests []ClaimRequest, lease ti
 	return results, declined
 }
 
-// runShort runs the short way for the first ones of some requests. It returns what each of them brought: of one at least.
+// runShort runs the short way for the first ones of some requests. It returns what each of them brought: of one at
+// least.
 func (n *Node) runShort(ctx context.Context, requests []ClaimRequest, lease time.Duration) (parts Reply, at time.Time, err error) {
 	most, patience := MaxClaim, requests[0].Patience
 	if e := requests[0].Expected; e > 0 {
@@ -159,14 +162,14 @@ func (n *Node) runShort(ctx context.Context, requests []ClaimRequest, lease time
 
 // claimFailed notes and wraps the error of a claim.
 func (n *Node) claimFailed(err error) error {
-	if _, answered := errors.AsType[redis.Error](err); !answered {
+	if !isAnswer(err) {
 		n.cutOff.Store(true)
 	}
 	return fmt.Errorf("schedule: claim: %w", err)
 }
 
-// claimInFull claims by the script that can do everything. Where a partition's copy of the list of holds is older than what this
-// timerd knows of it, it brings the two together and claims once more.
+// claimInFull claims by the script that can do everything. Where a partition's copy of the list of holds is older than
+// what this timerd knows of it, it brings the two together and claims once more.
 func (n *Node) claimInFull(ctx context.Context, requests []ClaimRequest, lease time.Duration) []ClaimResult {
 	said := n.schedule.holding.Load()
 	results := n.claimBy(ctx, said, requests, lease)
@@ -211,8 +214,8 @@ func (n *Node) claimBy(ctx context.Context, holding int64, requests []ClaimReque
 	return results
 }
 
-// lookedUpTo returns up to where claims have looked for what is free among many due timers that are held, or "". It is only
-// a hint: where it is wrong, what is free waits until those before it are moved.
+// lookedUpTo returns up to where claims have looked for what is free among many due timers that are held, or "". It is
+// only a hint: where it is wrong, what is free waits until those before it are moved.
 func (n *Node) lookedUpTo(p keys.Partition) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -230,8 +233,8 @@ func (n *Node) lookFrom(p keys.Partition, place string) {
 	}
 }
 
-// catchUp reads the list of holds again, and copies it to the node's partitions if it is as claims said that it is: then the
-// copies are old, because whoever changed the list died, or lost in a failover.
+// catchUp reads the list of holds again, and copies it to the node's partitions if it is as claims said that it is:
+// then the copies are old, because whoever changed the list died, or lost in a failover.
 func (n *Node) catchUp(ctx context.Context, said int64) error {
 	l, err := n.schedule.Holds(ctx)
 	if err == nil && l.claimGeneration() == said {

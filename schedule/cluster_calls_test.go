@@ -31,7 +31,8 @@ func knowMany(t *testing.T, n *schedule.Node, partitions []keys.Partition, apps 
 	}
 }
 
-// What is due in many slots of a master is claimed, settled and observed by few calls, and what the claims say explains all of it.
+// What is due in many slots of a master is claimed, settled and observed by few calls, and what the claims say explains
+// all of it.
 func TestClusterFewCalls(t *testing.T) {
 	t.Parallel()
 	x := newClusterIndex(t)
@@ -64,7 +65,7 @@ func TestClusterFewCalls(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, rest, _ := strings.Cut(info, "cmdstat_evalsha:")
+		_, rest, _ := strings.Cut(info, "cmdstat_fcall:")
 		_, _ = fmt.Sscanf(rest, "calls=%d", &calls)
 		return calls
 	}
@@ -152,7 +153,8 @@ func TestClusterFewCalls(t *testing.T) {
 	}
 }
 
-// A partition whose index somebody has overwritten holds up none of those that are claimed, observed and settled by the same calls.
+// A partition whose index somebody has overwritten holds up none of those that are claimed, observed and settled by the
+// same calls.
 func TestClusterBrokenPartition(t *testing.T) {
 	t.Parallel()
 	x := newClusterIndex(t)
@@ -245,7 +247,8 @@ func slowly() schedule.Look {
 	return schedule.Look{Within: time.Second, Lease: time.Second, Every: time.Hour}
 }
 
-// A sweep tells what timer_set has set since the last one, without a look at the slots, and looks everywhere where that cannot tell.
+// A sweep tells what timer_set has set since the last one, without a look at the slots, and looks everywhere where that
+// cannot tell.
 func TestClusterSweepsTellWhatWasSet(t *testing.T) {
 	t.Parallel()
 	x := newClusterIndex(t)
@@ -462,7 +465,8 @@ func TestClusterMovedByAnybody(t *testing.T) {
 	}
 }
 
-// The claim of a timer tells when one can be claimed again that was given back in the same partition: no scan has found that yet.
+// The claim of a timer tells when one can be claimed again that was given back in the same partition: no scan has found
+// that yet.
 func TestClusterClaimTellsWhenAPauseEnds(t *testing.T) {
 	t.Parallel()
 	x := newClusterIndex(t)

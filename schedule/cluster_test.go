@@ -266,6 +266,9 @@ func TestClusterSlotOnTheMove(t *testing.T) {
 	hasty := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{x.cluster.Nodes[2].Addr()}, MaxRedirects: 1})
 	defer hasty.Close()
 	plan := schedule.New(hasty, 1000)
+	if _, err := plan.Load(ctx); err != nil {
+		t.Fatal(err)
+	}
 	node := nodeOf(t, plan, p)
 	steps := map[string]func(ctx context.Context) error{
 		"timer_set of a new key": func(ctx context.Context) error {
@@ -313,6 +316,15 @@ func TestClusterSlotOnTheMove(t *testing.T) {
 		"inspect": func(ctx context.Context) error {
 			_, err := query.Inspect(ctx, plan, retry.Key, 100)
 			return err
+		},
+		"a step after ASKING": func(ctx context.Context) error {
+			var cmd *redis.Cmd
+			_, _ = to.Client().Pipelined(ctx, func(pipe redis.Pipeliner) error { // cmd has the error
+				pipe.Do(ctx, "ASKING")
+				cmd = pipe.FCall(ctx, plan.StepsName()+"_retry", []string{p.Prefix()}, "event-3", key("retried"), time.Now().Add(time.Hour).UnixMilli(), 2, "", "p")
+				return nil
+			})
+			return cmd.Err()
 		},
 		"audit": func(ctx context.Context) error {
 			audit, err := node.BeginAudit(ctx)

@@ -87,7 +87,8 @@ func TestLateness(t *testing.T) {
 	}
 }
 
-// BenchmarkHeartbeat tells how long Redis works on a heartbeat, with as many namespaces as are counted, each with a wide histogram.
+// BenchmarkHeartbeat tells how long Redis works on a heartbeat, with as many namespaces as are counted, each with a
+// wide histogram.
 //
 //	go test ./schedule -run '^$' -bench Heartbeat
 func BenchmarkHeartbeat(b *testing.B) {
@@ -120,8 +121,8 @@ func BenchmarkHeartbeat(b *testing.B) {
 			}
 			var calls, usec int64
 			for line := range strings.Lines(x.rdb.Info(b.Context(), "commandstats").Val()) {
-				if strings.HasPrefix(line, "cmdstat_evalsha:") {
-					if _, err := fmt.Sscanf(line, "cmdstat_evalsha:calls=%d,usec=%d", &calls, &usec); err != nil {
+				if strings.HasPrefix(line, "cmdstat_fcall:") {
+					if _, err := fmt.Sscanf(line, "cmdstat_fcall:calls=%d,usec=%d", &calls, &usec); err != nil {
 						b.Fatal(err)
 					}
 				}

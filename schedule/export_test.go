@@ -28,7 +28,8 @@ func (s *Schedule) MoveTwice(ctx context.Context, m Move) (results []MoveResult)
 // HearSince says since when every event was heard, as StartHearing does of now.
 func (n *Node) HearSince(since Millis) { n.hearSince(since) }
 
-// Unchanged has what is known of a cluster's masters count as unchanged for long. asked tells whether all slots were asked for since.
+// Unchanged has what is known of a cluster's masters count as unchanged for long. asked tells whether all slots were
+// asked for since.
 func (ix *Index) Unchanged() (asked func() bool) {
 	c := ix.topology.(*passing).topology.(*cluster)
 	l := *c.last.Load()
@@ -36,3 +37,13 @@ func (ix *Index) Unchanged() (asked func() bool) {
 	c.last.Store(&l)
 	return func() bool { return c.last.Load() != &l }
 }
+
+// UnusedSince has libraries of steps that nobody uses count as unused for so much longer.
+func (n *Node) UnusedSince(longer time.Duration) {
+	for name := range n.unusedSince {
+		n.unusedSince[name] = n.unusedSince[name].Add(-longer)
+	}
+}
+
+// StepsName returns the name of the library of steps.
+func (ix *Index) StepsName() string { return ix.scripts.Load().steps().name }

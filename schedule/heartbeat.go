@@ -76,7 +76,10 @@ func (s Self) Fingerprint() string {
 // The silent are kept for a day, or until they are heard of again.
 func (n *Node) Heartbeat(ctx context.Context, self Self, ttl time.Duration) (Standing, error) {
 	self.Silence = ttl.Milliseconds()
-	said, err := json.Marshal(self)
+	said, err := json.Marshal(struct {
+		Self
+		aboutSteps
+	}{self, aboutSteps{n.schedule.scripts.Load().steps().name}})
 	if err != nil {
 		return Standing{}, fmt.Errorf("schedule: heartbeat: %w", err)
 	}

@@ -25,6 +25,7 @@ type Index struct {
 	cluster  bool
 	db       int // the number of the database; 0 in a cluster
 	scripts  atomic.Pointer[scripts]
+	loaded   stepServers
 }
 
 func newIndex(rdb redis.UniversalClient, maxPayload int) *Index {
@@ -46,8 +47,8 @@ func (ix *Index) Partition(key string) keys.Partition { return ix.topology.parti
 // Client returns the client of the whole Redis.
 func (ix *Index) Client() redis.UniversalClient { return ix.rdb }
 
-// Masters asks Redis for the servers that have partitions, and returns each with its partitions. The first one also gets those that no
-// master has: as it refuses these, they count as moving, and are not passed over in silence.
+// Masters asks Redis for the servers that have partitions, and returns each with its partitions. The first one also
+// gets those that no master has: as it refuses these, they count as moving, and are not passed over in silence.
 func (ix *Index) Masters(ctx context.Context) ([]Master, error) {
 	masters, err := ix.topology.masters(ctx)
 	for i, m := range masters {
@@ -144,19 +145,22 @@ func (ix *Index) blame(p keys.Partition, err error) error {
 }
 
 // Script returns a script of a package that only reads, by the name of its file in the folder lua. The script may
-// include the parts of this package. Names of scripts are unique in the program.
-func (ix *Index) Script(files fs.FS, name string) *redis.Script {
+// use the rooms of this package. Names of scripts and steps are unique in the program.
+func (ix *Index) Script(files fs.FS, name string) Script {
 	s := ix.scripts.Load()
-	return s.get(&s.read, files, "lua/", name)
+	return Script{script: s.read(files, name), scripts: s, loaded: &ix.loaded}
 }
 
-// step returns one of this package's scripts.
-func (ix *Index) step(name string) *redis.Script { return ix.scripts.Load().step(name) }
+// step returns one of this package's steps.
+func (ix *Index) step(name string) Script {
+	s := ix.scripts.Load()
+	return Script{name: name, script: s.step(name), scripts: s, loaded: &ix.loaded}
+}
 
-// Run runs a script on partitions and returns the replies, each with its own error, in the order of the calls. It asks
+// Run runs a step on partitions and returns the replies, each with its own error, in the order of the calls. It asks
 // each server once, all of them at the same time. It does not follow redirections, but remembers them for the next
 // call.
-func (ix *Index) Run(ctx context.Context, script *redis.Script, calls []Call) []*redis.Cmd {
+func (ix *Index) Run(ctx context.Context, step Script, calls []Call) []*redis.Cmd {
 	replies := make([]*redis.Cmd, len(calls))
 	indices := map[*redis.Client][]int{}
 	for i, c := range calls {
@@ -170,12 +174,12 @@ func (ix *Index) Run(ctx context.Context, script *redis.Script, calls []Call) []
 	}
 	if len(indices) == 1 { // as nearly always: not worth another goroutine
 		for server, todo := range indices {
-			runOn(ctx, server, script, calls, todo, replies)
+			runOn(ctx, server, step, calls, todo, replies)
 		}
 	} else {
 		var wg sync.WaitGroup
 		for server, todo := range indices {
-			wg.Go(func() { runOn(ctx, server, script, calls, todo, replies) })
+			wg.Go(func() { runOn(ctx, server, step, calls, todo, replies) })
 		}
 		wg.Wait()
 	}

@@ -29,10 +29,11 @@ const (
 const loadTimeout = 2 * time.Second
 
 // Load checks the version of every server and puts this program's function library in place, with its payload limit,
-// replacing another one. It returns the previous limit in bytes if that was different, and otherwise 0. Its error wraps
-// ErrRedisTooOld for a server that lacks functions. An *AwayError has the masters of a cluster that could not be asked,
-// while others could; EnsureLibrary loads the library there once they answer. After an error the next call looks the
-// masters up again.
+// replacing another one, and the library of the steps beside those of other versions. It returns the previous limit in
+// bytes if that was different, and otherwise 0. Its error wraps ErrRedisTooOld for a server that lacks functions. An
+// *AwayError has the masters of a cluster that could not be asked, while others could; EnsureLibrary loads the
+// libraries there once they answer, and where a server had no memory for them. Until then the steps run as scripts.
+// After an error the next call looks the masters up again.
 func (s *Schedule) Load(ctx context.Context) (replaced int, err error) {
 	defer func() {
 		if err != nil {
@@ -51,6 +52,9 @@ func (s *Schedule) Load(ctx context.Context) (replaced int, err error) {
 			was, err = n.load(ctx)
 		}
 		n.setUnloaded(err != nil)
+		if redis.HasErrorPrefix(err, "OOM ") { // firing frees what it is out of
+			err = nil
+		}
 		mu.Lock()
 		defer mu.Unlock()
 		if err == nil && was != s.MaxPayload() {
@@ -83,6 +87,9 @@ func (n *Node) load(ctx context.Context) (was int, err error) {
 	if err == nil {
 		err = n.nameDatabase(ctx)
 	}
+	if err == nil {
+		err = n.ensureSteps(ctx, nil)
+	}
 	switch {
 	case err != nil:
 		return 0, err
@@ -96,9 +103,10 @@ func (n *Node) load(ctx context.Context) (was int, err error) {
 }
 
 // EnsureLibrary loads the function library if it is missing, as after FUNCTION FLUSH, and returns whether it did. It
-// keeps another version, which belongs to a timerd that started later. But if Load could not ask the server, it does
-// what Load does. If the payload limit has changed, the schedule takes over the new one, and limit is that in bytes;
-// otherwise it is 0.
+// keeps another version, which belongs to a timerd that started later. But if Load could not ask the server, or that
+// had no memory, it does what Load does. It also loads the library of the steps if that is missing, and deletes those
+// of the database that no timerd uses any more. If the payload limit has changed, the schedule takes over the new one,
+// and limit is that in bytes; otherwise it is 0.
 func (n *Node) EnsureLibrary(ctx context.Context) (loaded bool, limit int, err error) {
 	n.mu.Lock()
 	named, unloaded := n.named, n.unloaded
@@ -108,9 +116,12 @@ func (n *Node) EnsureLibrary(ctx context.Context) (loaded bool, limit int, err e
 		n.setUnloaded(err != nil)
 		return false, 0, err
 	}
-	found, err := n.listLibrary(ctx, false)
+	found, all, err := n.listLibraries(ctx)
 	if err == nil && time.Since(named) > nameEvery {
 		err = n.nameDatabase(ctx)
+	}
+	if err == nil {
+		err = n.ensureSteps(ctx, all)
 	}
 	if err != nil {
 		return false, 0, err
@@ -136,8 +147,8 @@ func (n *Node) EnsureLibrary(ctx context.Context) (loaded bool, limit int, err e
 // nameEvery is how often the name of the database is looked after: FLUSHALL takes it away, which costs some questions.
 const nameEvery = time.Minute
 
-// nameDatabase tells the function library, which is that of all databases, which one this schedule is in: what is published
-// reaches those who use another.
+// nameDatabase tells the function library, which is that of all databases, which one this schedule is in: what is
+// published reaches those who use another.
 func (n *Node) nameDatabase(ctx context.Context) error {
 	if n.schedule.cluster {
 		return nil
@@ -159,21 +170,21 @@ func (n *Node) nameDatabase(ctx context.Context) error {
 // Library compares the function library in Redis with this program's, and returns its payload limit in bytes: 0 if it
 // tells none.
 func (n *Node) Library(ctx context.Context) (state LibraryState, limit int, err error) {
-	found, err := n.listLibrary(ctx, true)
+	found, err := n.listLibrary(ctx)
 	switch {
 	case err != nil:
 		return "", 0, err
 	case found == nil:
 		return LibraryMissing, 0, nil
-	case found.Code != n.schedule.scripts.Load().library:
+	case found.Code != n.schedule.scripts.Load().library():
 		return LibraryDifferent, limitOf(found), nil
 	}
 	return LibraryCurrent, limitOf(found), nil
 }
 
-// listLibrary returns the function library in Redis, or nil if there is none.
-func (n *Node) listLibrary(ctx context.Context, withCode bool) (*redis.Library, error) {
-	found, err := n.server.FunctionList(ctx, redis.FunctionListQuery{LibraryNamePattern: LibraryName, WithCode: withCode}).Result()
+// listLibrary returns the function library in Redis with its code, or nil if there is none.
+func (n *Node) listLibrary(ctx context.Context) (*redis.Library, error) {
+	found, err := n.server.FunctionList(ctx, redis.FunctionListQuery{LibraryNamePattern: LibraryName, WithCode: true}).Result()
 	if err != nil {
 		return nil, fmt.Errorf("schedule: list the function library: %w", err)
 	}
@@ -192,7 +203,7 @@ func (s *Schedule) PayloadLimit(ctx context.Context) (int, error) {
 	}
 	least := 0
 	for _, n := range nodes {
-		found, err := n.listLibrary(ctx, false)
+		found, _, err := n.listLibraries(ctx)
 		if err != nil {
 			return 0, err
 		}
@@ -204,6 +215,22 @@ func (s *Schedule) PayloadLimit(ctx context.Context) (int, error) {
 		}
 	}
 	return cmp.Or(least, DefaultMaxPayload), nil
+}
+
+// listLibraries returns the function library without its code, or nil if there is none, and the names of all libraries
+// that may be timerd's.
+func (n *Node) listLibraries(ctx context.Context) (library *redis.Library, names []string, err error) {
+	found, err := n.server.FunctionList(ctx, redis.FunctionListQuery{LibraryNamePattern: LibraryName + "*"}).Result()
+	if err != nil {
+		return nil, nil, fmt.Errorf("schedule: list the function libraries: %w", err)
+	}
+	for i, l := range found {
+		names = append(names, l.Name)
+		if l.Name == LibraryName {
+			library = &found[i]
+		}
+	}
+	return library, names, nil
 }
 
 // limitOf returns the payload limit that a function library states, or 0.
@@ -219,7 +246,7 @@ func limitOf(l *redis.Library) int {
 
 func (n *Node) loadLibrary(ctx context.Context) error {
 	current := n.schedule.scripts.Load()
-	if err := n.server.FunctionLoadReplace(ctx, current.library).Err(); err != nil {
+	if err := n.server.FunctionLoadReplace(ctx, current.library()).Err(); err != nil {
 		return fmt.Errorf("schedule: load the function library %q: %w", LibraryName, err)
 	}
 	n.mu.Lock()
@@ -228,8 +255,8 @@ func (n *Node) loadLibrary(ctx context.Context) error {
 	return nil
 }
 
-// TryLoad loads a library without functions, which changes nothing and is always an error: the server's reason for which it cannot
-// load any, or else that this one has no functions.
+// TryLoad loads a library without functions, which changes nothing and is always an error: the server's reason for
+// which it cannot load any, or else that this one has no functions.
 func (n *Node) TryLoad(ctx context.Context) error {
 	return n.server.FunctionLoad(ctx, "#!lua name="+LibraryName+"_trial\n").Err()
 }

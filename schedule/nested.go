@@ -4,7 +4,8 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Holds may overlap. A timer is free when none covers it, and of several resumes that may be of it the narrowest namespace decides.
+// Holds may overlap. A timer is free when none covers it, and of several resumes that may be of it the narrowest
+// namespace decides.
 
 // isNarrower tells whether a namespace decides before another one: it has more parts, or comes first by its name.
 func isNarrower(a, b keys.Namespace) bool {
@@ -35,7 +36,7 @@ func (l *HoldList) Keeping(h *Hold) (others []Hold) {
 // Nested reports whether other holds, in force or being resumed, may cover timers of h.
 func (l *HoldList) Nested(h *Hold) bool { return len(l.Keeping(h)) > 0 || len(l.rivals(h)) > 0 }
 
-// rivals returns the other resumes that may be of timers of one, as the scripts take them (lua/lib/hold_find.lua).
+// rivals returns the other resumes that may be of timers of one, as the scripts take them (lua/lib/held.lua).
 func (l *HoldList) rivals(h *Hold) (args []any) {
 	for _, o := range l.Holds {
 		if _, both := o.Namespace.Overlap(h.Namespace); both && o.Namespace != h.Namespace && o.Resume != nil {

@@ -36,15 +36,15 @@ type Released struct {
 func (l *HoldList) release(ctx context.Context, h *Hold, p keys.Partition, from HeldAt, most int, first Draw) (Released, error) {
 	s, n, r := l.schedule, h.Namespace, h.Resume
 	args := []any{l.copied(), n.App, n.Module, n.Type, from.score, from.skip, most, int64(r.At)}
-	script := s.step("hold_release")
+	step := s.step("hold_release")
 	if r.Kind == ResumeShift {
-		script = s.step("hold_shift")
+		step = s.step("hold_shift")
 		args = append(args, int64(max(r.At-h.Since, 0))) // it may have begun by a clock that was ahead
 	} else {
 		args = append(args, first.first, first.interval, r.Kind == ResumeDead)
 	}
 	args = append(args, l.rivals(h)...)
-	reply, err := ReadReply(s.Run(ctx, script, []Call{{Partition: p, Args: args}})[0], 1, 5)
+	reply, err := ReadReply(s.Run(ctx, step, []Call{{Partition: p, Args: args}})[0], 1, 5)
 	if err != nil {
 		return Released{}, fmt.Errorf("schedule: resume %s: %w", n, err)
 	}

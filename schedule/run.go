@@ -10,11 +10,11 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Call is one run of a script on a partition.
+// Call is one run of a step on a partition.
 type Call struct {
 	Partition keys.Partition
 	Args      []any
-	// ArgsOn returns the arguments instead of Args, where they depend on the server that is about to run the script.
+	// ArgsOn returns the arguments instead of Args, where they depend on the server that is about to run the step.
 	ArgsOn func(server *redis.Client) []any
 }
 
@@ -26,10 +26,10 @@ func (c *Call) argsOn(server *redis.Client) []any {
 	return c.Args
 }
 
-// Reply is what a script returned. An element of the wrong type reads as 0 or as empty.
+// Reply is what a step returned. An element of the wrong type reads as 0 or as empty.
 type Reply []any
 
-// ReadReply returns the reply of a script that returns head elements, and then rows of row elements each; no rows if
+// ReadReply returns the reply of a step that returns head elements, and then rows of row elements each; no rows if
 // row is 0.
 func ReadReply(cmd *redis.Cmd, head, row int) (Reply, error) {
 	if cmd.Err() == nil && cmd.Val() == nil {
@@ -69,34 +69,33 @@ func (r Reply) texts() []string {
 	return all
 }
 
-// runOn runs those of the calls whose indices are in todo on one server. A server that does not know the script gets it: a
-// failover forgets scripts, and so does SCRIPT FLUSH.
-func runOn(ctx context.Context, server *redis.Client, script *redis.Script, calls []Call, todo []int, replies []*redis.Cmd) {
-	unknown := pipeline(ctx, server, script, calls, todo, replies)
+// runOn runs those of the calls whose indices are in todo on one server. A server that does not know the step gets it.
+func runOn(ctx context.Context, server *redis.Client, step Script, calls []Call, todo []int, replies []*redis.Cmd) {
+	unknown := pipeline(ctx, server, step, calls, todo, replies)
 	if len(unknown) == 0 {
 		return
 	}
-	if err := script.Load(ctx, server).Err(); err != nil {
+	if err := step.bring(ctx, server); err != nil {
 		for _, i := range unknown {
 			replies[i].SetErr(err)
 		}
 		return
 	}
-	pipeline(ctx, server, script, calls, unknown, replies)
+	pipeline(ctx, server, step, calls, unknown, replies)
 }
 
 // pipeline runs those of the calls whose indices are in todo on one server. It returns the indices of those that the
-// server did not run because it does not know the script.
-func pipeline(ctx context.Context, server *redis.Client, script *redis.Script, calls []Call, todo []int, replies []*redis.Cmd) (unknown []int) {
+// server did not run because it does not know the step.
+func pipeline(ctx context.Context, server *redis.Client, step Script, calls []Call, todo []int, replies []*redis.Cmd) (unknown []int) {
 	pipe := server.Pipeline()
 	for _, i := range todo {
-		// No key has the prefix as its name. So the server refuses the script before it
+		// No key has the prefix as its name. So the server refuses the step before it
 		// begins while the slot is moving and the index may be torn apart.
-		replies[i] = script.EvalSha(ctx, pipe, []string{calls[i].Partition.Prefix()}, calls[i].argsOn(server)...)
+		replies[i] = step.queue(ctx, pipe, server, []string{calls[i].Partition.Prefix()}, calls[i].argsOn(server))
 	}
 	_, _ = pipe.Exec(ctx) // each reply has its own error
 	for _, i := range todo {
-		if redis.HasErrorPrefix(replies[i].Err(), "NOSCRIPT") {
+		if isUnknown(replies[i].Err()) {
 			unknown = append(unknown, i)
 		}
 	}
@@ -109,6 +108,12 @@ func IsMoving(err error) bool {
 	_, moved := redis.IsMovedError(err)
 	_, ask := redis.IsAskError(err)
 	return moved || ask || redis.IsTryAgainError(err)
+}
+
+// isAnswer reports whether an error is an answer of a server.
+func isAnswer(err error) bool {
+	_, is := errors.AsType[redis.Error](err)
+	return is
 }
 
 // IsRefused reports whether the server answered a step with an error that concerns this step only, and not with one

@@ -85,5 +85,7 @@ type Node struct {
 	heardSince Millis
 	named      time.Time // when the database was named last
 	limit      int       // payload limit of the function library when it was looked at last, in bytes; 0 before
-	unloaded   bool      // Load could not ask this server
+	unloaded   bool      // Load could not ask this server, or that was out of memory
+
+	unusedSince map[string]time.Time // since when libraries of steps were found to be used by nobody; of EnsureLibrary
 }

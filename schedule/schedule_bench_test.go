@@ -61,7 +61,7 @@ func (x *index) take(n int) []schedule.Firing {
 
 func BenchmarkClaim(b *testing.B) {
 	eachBatch(b, func(b *testing.B, x *index, n int) {
-		defer x.reportRedis(b, "evalsha")()
+		defer x.reportRedis(b, "fcall")()
 		for b.Loop() {
 			b.StopTimer()
 			x.setDue(n)
@@ -107,8 +107,8 @@ func BenchmarkObserve(b *testing.B) {
 	})
 }
 
-// reportRedis reports, when the function that it returns is called, how long Redis took for a command since, for each round of
-// the benchmark.
+// reportRedis reports, when the function that it returns is called, how long Redis took for a command since, for each
+// round of the benchmark.
 func (x *index) reportRedis(b *testing.B, command string) func() {
 	before := x.usec(command)
 	return func() { b.ReportMetric((x.usec(command)-before)/float64(b.N), "redis-µs/op") }

@@ -5,10 +5,11 @@ import (
 )
 
 // Score is the score of a firing in the index: the end of its claim, or a value with another meaning; see
-// lua/lib/score.lua.
+// lua/lib/scores.lua.
 type Score float64
 
-// heldScore is what is added to the due time of a held timer for its score: more than any lease, and so that the sum is exact.
+// heldScore is what is added to the due time of a held timer for its score: more than any lease, and so that the sum is
+// exact.
 const heldScore Millis = 1 << 52
 
 // Fractions of a millisecond that tell of a firing that nobody has claimed why it is not to be claimed before a time.
@@ -23,8 +24,8 @@ func (s Score) Held() (due Millis, ok bool) { return Millis(s) - heldScore, s >=
 
 func (s Score) fraction() float64 { return float64(s) - math.Trunc(float64(s)) }
 
-// IsFree reports whether no timerd has claimed the firing and none can have published it, as is_free in score.lua does.
-// A held firing is free.
+// IsFree reports whether no timerd has claimed the firing and none can have published it, as is_free in scores.lua
+// does. A held firing is free.
 func (s Score) IsFree() bool {
 	f := s.fraction()
 	return s == 0 || s >= Score(heldScore) || f == partFreed || f == partPaused

@@ -1,10 +1,12 @@
 package schedule
 
 import (
+	"crypto/sha256"
 	"embed"
 	"fmt"
 	"io/fs"
 	"math"
+	"path"
 	"strings"
 	"sync"
 	"time"
@@ -14,17 +16,17 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// lua has the steps, each a script, the functions of the library, and in lib what these include. A file has no part that it does
-// not need: Redis makes the functions of all parts anew each time it runs a script, which takes longer than the commands of most.
-// Settling and claiming have the flag allow-oom, as they free what Redis is out of.
+// lua has the steps, each a file; the functions that clients call; and in lib the rooms that both use. The first line
+// of a step has its flags. Settling and claiming have allow-oom, as they free what Redis is out of.
 //
 //go:embed lua/lib/*.lua lua/steps/*.lua lua/functions/*.lua
 var lua embed.FS
 
-// LibraryName is the name of the function library in Redis.
+// LibraryName is the name of the function library in Redis that clients call.
 const LibraryName = "timerd"
 
-// limitText describes timer_set in the list of functions. So the payload limit is in Redis, where every timerd reads it.
+// limitText describes timer_set in the list of functions. So the payload limit is in Redis, where every timerd reads
+// it.
 const limitText = "sets a timer with a payload of up to %d bytes"
 
 // wakeWithin is how far off a timer of a cluster may be for the function library to announce it: there a message goes
@@ -33,78 +35,153 @@ const wakeWithin = 2*time.Minute + 10*time.Second
 
 // scripts holds what Redis loads.
 type scripts struct {
-	maxPayload  int    // in bytes
-	library     string // source of the function library
-	parts       parts
-	steps, read sync.Map // the scripts by their names, as far as they were asked for: of this package, and of those that only read
+	maxPayload int // in bytes
+	rooms      *rooms
+	library    func() string      // the source of the library that clients call
+	steps      func() stepLibrary // made when first asked for
+	known      sync.Map           // the scripts by their names, as far as they were asked for
 }
 
-// newScripts returns the library and the scripts. maxPayload is in bytes, and db the number of the database, of which only the
-// claims know: the library is that of all databases.
+// stepLibrary is the library of the steps. Its name has the number of the database and a hash of the text: so timerds
+// of several versions, payload limits and databases each have their own.
+type stepLibrary struct{ name, text string }
+
+// stepLibraryPrefix begins the names of the step libraries of a database.
+func stepLibraryPrefix(db int) string { return fmt.Sprintf("%s_%d_", LibraryName, db) }
+
+// function returns the name of a step's function.
+func (l stepLibrary) function(step string) string { return l.name + "_" + step }
+
+// newScripts returns the libraries and the scripts. maxPayload is in bytes, and db the number of the database, of which
+// only the steps know: the library that clients call is that of all databases.
 func newScripts(maxPayload int, cluster bool, db int) *scripts {
 	partition, within, tell := "partition_single", int64(math.MaxInt64), "PUBLISH"
 	if cluster {
 		partition, within, tell = "partition_cluster", wakeWithin.Milliseconds(), "SPUBLISH"
 	}
-	p := parts{files: lua, in: []string{"lua/lib", "lua/functions"}, given: constants(maxPayload, within)}
-	p.given["claimed"] = fmt.Sprintf("local CLAIMED, NEXT, TELL, CLUSTER = '%s', '%s', '%s', %t\n", keys.ClaimedMessage(db), keys.NextMessage(db), tell, cluster)
-	text, err := p.read(partition)
+	given := append(constants(maxPayload, within),
+		declared(fmt.Sprintf("local CLAIMED, NEXT = '%s', '%s'\n", keys.ClaimedMessage(db), keys.NextMessage(db))),
+		declared(fmt.Sprintf("local CLUSTER, TELL = %t, '%s'\n", cluster, tell)))
+	r, err := newRooms(lua, "lua/lib", given, map[string]string{"partition": partition})
 	if err != nil {
-		panic(err) // it is not embedded: every test of this package finds it
+		panic(fmt.Sprintf("schedule: %v", err)) // it is not embedded: every test of this package finds it
 	}
-	p.given["partition"] = text
-	return &scripts{maxPayload: maxPayload, parts: p, library: p.load(lua, "lua/functions/library.lua")}
+	s := &scripts{maxPayload: maxPayload, rooms: r}
+	s.library = sync.OnceValue(s.makeLibrary)
+	s.steps = sync.OnceValue(func() stepLibrary { return s.makeSteps(stepLibraryPrefix(db)) })
+	return s
 }
 
-// step returns a script of this package by the name of its file.
-func (s *scripts) step(name string) *redis.Script { return s.get(&s.steps, lua, "lua/steps/", name) }
+// makeLibrary puts the library together that clients call.
+func (s *scripts) makeLibrary() string {
+	var b strings.Builder
+	for _, name := range filesIn(lua, "lua/functions") {
+		b.WriteString("do\n" + mustRead(lua, name) + "end\n")
+	}
+	return s.rooms.assemble("#!lua name="+LibraryName+"\n", b.String())
+}
 
-// get returns one of the known scripts, or the one in a file.
-func (s *scripts) get(known *sync.Map, files fs.FS, folder, name string) *redis.Script {
-	found, ok := known.Load(name)
+// makeSteps puts the library of the steps together.
+func (s *scripts) makeSteps(prefix string) stepLibrary {
+	var b, register strings.Builder
+	b.WriteString("local steps = {}\n")
+	for _, file := range filesIn(lua, "lua/steps") {
+		head, text := cutHead(mustRead(lua, file))
+		name := strings.TrimSuffix(path.Base(file), ".lua")
+		b.WriteString("do\n" + text + "end\n")
+		fmt.Fprintf(&register, "redis.register_function { function_name = LIBRARY .. '_%s', callback = steps.%[1]s, flags = {%s} }\n", name, flagsOf(head))
+	}
+	text := s.rooms.assemble("", b.String()) + register.String()
+	name := fmt.Sprintf("%s%.6x", prefix, sha256.Sum256([]byte(text)))
+	return stepLibrary{name: name, text: fmt.Sprintf("#!lua name=%s\nlocal LIBRARY = '%[1]s'\n%s", name, text)}
+}
+
+// flagsOf returns the flags in the first line of a script as those of a function.
+func flagsOf(head string) string {
+	_, flags, some := strings.Cut(strings.TrimSpace(head), "flags=")
+	if !some {
+		return ""
+	}
+	return "'" + strings.ReplaceAll(flags, ",", "', '") + "'"
+}
+
+// step returns a step of this package as a script, by the name of its file.
+func (s *scripts) step(name string) *redis.Script {
+	return s.get(name, func() string {
+		head, text := cutHead(mustRead(lua, "lua/steps/"+name+".lua"))
+		return s.rooms.assemble(head, "local steps = {}\n"+text+"return steps."+name+"(KEYS, ARGV)\n")
+	})
+}
+
+// read returns a script in a file of another package.
+func (s *scripts) read(files fs.FS, name string) *redis.Script {
+	return s.get(name, func() string {
+		head, text := cutHead(mustRead(files, "lua/"+name+".lua"))
+		return s.rooms.assemble(head, text)
+	})
+}
+
+// get returns one of the known scripts, or the one that text returns.
+func (s *scripts) get(name string, text func() string) *redis.Script {
+	found, ok := s.known.Load(name)
 	if !ok {
-		found, _ = known.LoadOrStore(name, redis.NewScript(s.parts.load(files, folder+name+".lua")))
+		found, _ = s.known.LoadOrStore(name, redis.NewScript(text()))
 	}
 	return found.(*redis.Script) //nolint:forcetypeassert // nothing else is there
 }
 
-// load puts a script together.
-func (p parts) load(files fs.FS, path string) string {
-	source, err := fs.ReadFile(files, path)
-	var text string
-	if err == nil {
-		text, err = p.assemble(string(source))
-	}
+// cutHead cuts the first line off a script, which is for Redis.
+func cutHead(text string) (head, rest string) {
+	head, rest, _ = strings.Cut(text, "\n")
+	return head + "\n", rest
+}
+
+// mustRead reads a file that is embedded: a test reads all of them.
+func mustRead(files fs.FS, name string) string {
+	text, err := readLua(files, name)
 	if err != nil {
-		panic(fmt.Sprintf("schedule: %s: %v", path, err)) // a test puts all of them together
+		panic(fmt.Sprintf("schedule: %v", err))
 	}
 	return text
 }
 
-// constants declares what Lua knows of Go, by the names of the parts:
+// filesIn returns the paths of the files in an embedded folder, in their order.
+func filesIn(files fs.FS, folder string) []string {
+	names, err := fs.Glob(files, folder+"/*.lua")
+	if err != nil {
+		panic(fmt.Sprintf("schedule: %s: %v", folder, err))
+	}
+	return names
+}
+
+// declared returns a line of Lua that declares local variables.
+func declared(line string) constant {
+	names, _, _ := strings.Cut(strings.TrimPrefix(line, "local "), " = ")
+	return constant{strings.Split(names, ", "), line}
+}
+
+// constants declares what Lua knows of Go:
 //
-//	names    PREFIX, SUFFIX: what stands before and after the hash tag in a partition's prefix
-//	         SINGLE: the hash tag of a Redis that is not a cluster
-//	latest   LATEST: the latest due time, in unix ms
-//	wake     WAKE: the channel of the wake messages
-//	         WAKE_WITHIN: how far off a timer may be to be announced, in ms
-//	limits   MAX_PAYLOAD: the payload limit in bytes
-//	         LIMIT: says so in the list of functions
-//	scores   HELD, HELD_TEXT: what is added to the due time of a held timer for its score in firing
-//	         FREED, PAUSED, PERHAPS: the fractions of scores (lib/score.lua)
-//	claimed  CLAIMED, NEXT, TELL: what begins the messages that timers were claimed, and what is next, and the command that sends them
-//	         CLUSTER: whether this is one
-//	tags     TAG_LETTERS, TAG_FIRST, TAG_BASE, TAG_BITS: how a slot's hash tag is computed, as in keys/slot.go
-func constants(maxPayload int, wakeWithin int64) map[string]string {
+//	PREFIX, SUFFIX       what stands before and after the hash tag in a partition's prefix
+//	SINGLE               the hash tag of a Redis that is not a cluster
+//	LATEST               the latest due time, in unix ms
+//	WAKE, WAKE_WITHIN    the channel of the wake messages, and how far off a timer may be to be announced, in ms
+//	MAX_PAYLOAD, LIMIT   the payload limit in bytes, and the text that says so in the list of functions
+//	HELD, HELD_TEXT      what is added to the due time of a held timer for its score in firing
+//	FREED, PAUSED, PERHAPS  the fractions of scores (lib/scores.lua)
+//	CLAIMED, NEXT        what begins the messages that timers were claimed, and what is next
+//	CLUSTER, TELL        whether this is one, and the command that sends such messages
+//	TAG_LETTERS, TAG_FIRST, TAG_BASE, TAG_BITS  how a slot's hash tag is computed, as in keys/slot.go
+func constants(maxPayload int, wakeWithin int64) []constant {
 	prefix, suffix, _ := strings.Cut(keys.Partition("/").Prefix(), "/")
 	bits := strings.Trim(strings.ReplaceAll(fmt.Sprint(keys.TagBits()), " ", ","), "[]")
-	return map[string]string{
-		"names":  fmt.Sprintf("local PREFIX, SUFFIX, SINGLE = '%s', '%s', '%s'\n", prefix, suffix, keys.Single),
-		"latest": fmt.Sprintf("local LATEST = %d\n", Latest),
-		"wake":   fmt.Sprintf("local WAKE, WAKE_WITHIN = '%s', %d\n", keys.WakeChannel, wakeWithin),
-		"limits": fmt.Sprintf("local MAX_PAYLOAD, LIMIT = %d, '%s'\n", maxPayload, fmt.Sprintf(limitText, maxPayload)),
-		"scores": fmt.Sprintf("local HELD, HELD_TEXT, FREED, PAUSED, PERHAPS = %d, '%[1]d', %g, %g, %g\n", heldScore, partFreed, partPaused, partPerhaps),
-		"tags": fmt.Sprintf("local TAG_LETTERS, TAG_FIRST, TAG_BASE, TAG_BITS = %d, %d, %d, {%s}\n",
-			keys.TagLetters, keys.TagFirst, keys.TagBase, bits),
+	return []constant{
+		declared(fmt.Sprintf("local PREFIX, SUFFIX, SINGLE = '%s', '%s', '%s'\n", prefix, suffix, keys.Single)),
+		declared(fmt.Sprintf("local LATEST = %d\n", Latest)),
+		declared(fmt.Sprintf("local WAKE, WAKE_WITHIN = '%s', %d\n", keys.WakeChannel, wakeWithin)),
+		declared(fmt.Sprintf("local MAX_PAYLOAD, LIMIT = %d, '%s'\n", maxPayload, fmt.Sprintf(limitText, maxPayload))),
+		declared(fmt.Sprintf("local HELD, HELD_TEXT, FREED, PAUSED, PERHAPS = %d, '%[1]d', %g, %g, %g\n", heldScore, partFreed, partPaused, partPerhaps)),
+		declared(fmt.Sprintf("local TAG_LETTERS, TAG_FIRST, TAG_BASE, TAG_BITS = %d, %d, %d, {%s}\n",
+			keys.TagLetters, keys.TagFirst, keys.TagBase, bits)),
 	}
 }

@@ -96,8 +96,8 @@ type layout struct {
 }
 
 const (
-	// layoutFor is how long a layout is taken for the present one while a master says of the slots what it said then, and how long one
-	// has to be unchanged for that: what two servers say of a change differs for a while.
+	// layoutFor is how long a layout is taken for the present one while a master says of the slots what it said then,
+	// and how long one has to be unchanged for that: what two servers say of a change differs for a while.
 	layoutFor = 10 * time.Second
 	// saidWithin bounds the wait for that master.
 	saidWithin = 100 * time.Millisecond
@@ -118,8 +118,8 @@ func (c *cluster) server(ctx context.Context, p keys.Partition) (*redis.Client, 
 	return c.rdb.MasterForKey(ctx, string(p)) // which hashes to its slot
 }
 
-// masters is asked every second, and nearly always nothing has changed. To ask for the server of each slot takes 2 ms, so the
-// last answer is given again as long as nothing speaks against it.
+// masters is asked every second, and nearly always nothing has changed. To ask for the server of each slot takes 2 ms,
+// so the last answer is given again as long as nothing speaks against it.
 func (c *cluster) masters(ctx context.Context) ([]Master, error) {
 	var mu sync.Mutex
 	found := layout{found: time.Now()}
@@ -196,11 +196,11 @@ func (c *cluster) check(ctx context.Context, server *redis.Client) error {
 // empty one takes 1 µs, any other 4.
 const Chunk = 256
 
-// RunOver runs a script on all partitions of the master, size of them in one call, with args and then their hash tags.
+// RunOver runs a step on all partitions of the master, size of them in one call, with args and then their hash tags.
 // It calls read for each reply, and ends at the first error.
-func (m Master) RunOver(ctx context.Context, script *redis.Script, size int, args []any, read func(*redis.Cmd) error) error {
+func (m Master) RunOver(ctx context.Context, step Script, size int, args []any, read func(*redis.Cmd) error) error {
 	return m.eachChunk(size, func(hashTags []any) error {
-		return read(script.Run(ctx, m.Server, nil, slices.Concat(args, hashTags)...))
+		return read(step.Run(ctx, m.Server, nil, slices.Concat(args, hashTags)...))
 	})
 }
 

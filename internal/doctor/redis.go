@@ -236,6 +236,18 @@ func (d *Redis) library(ctx context.Context, r *diag.Findings) {
 	case state == schedule.LibraryDifferent:
 		r.Warn("none needed: the timerd that starts last loads its own", "it is of another version of timerd")
 	default:
-		r.OK("loaded, of this version; payloads up to %d bytes", d.MaxPayload)
+		d.steps(ctx, r)
 	}
+}
+
+// steps tells of the library of steps where the one that clients call is of this version, as a timerd of it has loaded
+// it.
+func (d *Redis) steps(ctx context.Context, r *diag.Findings) {
+	has, err := d.node.HasSteps(ctx)
+	if err == nil && !has {
+		r.Warn("give Redis memory, and timerd's user the right to load functions: each sweep tries again; "+rights.Grant(rights.UnknownUser, "+function|load"),
+			"timerd's steps are not loaded, and run as scripts, which takes Redis longer")
+		return
+	}
+	r.OK("loaded, of this version; payloads up to %d bytes", d.MaxPayload)
 }

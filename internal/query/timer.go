@@ -22,8 +22,8 @@ const (
 	StatePending State = "pending" // it is to become due
 	StateOwed    State = "owed"    // it is due, and nobody has claimed it
 	StateHeld    State = "held"    // it is due, and held
-	// StateFiring: it is claimed, and not settled, or was given back by somebody who may have published it: nobody knows
-	// whether its event is in NATS.
+	// StateFiring: it is claimed, and not settled, or was given back by somebody who may have published it: nobody
+	// knows whether its event is in NATS.
 	StateFiring State = "firing"
 )
 
@@ -74,7 +74,7 @@ func stateOf(l *schedule.HoldList, ref string, key keys.Key, due schedule.Millis
 	_, held := score.Held()
 	until := due
 	if score != 0 {
-		until = schedule.Never // as due_of_free in score.lua has it
+		until = schedule.Never // as due_of_free in scores.lua has it
 	}
 	switch {
 	case schedule.IsPlanRef(ref):
@@ -124,8 +124,9 @@ type candidate struct {
 	at entry
 }
 
-// judge returns those of the entries that are timers of the query, with their states: those of firings, and what is held as soon as a
-// claim looks at it. It comes before their records, which those that are settled meanwhile do not have.
+// judge returns those of the entries that are timers of the query, with their states: those of firings, and what is
+// held as soon as a claim looks at it. It comes before their records, which those that are settled meanwhile do not
+// have.
 func (w *walk) judge(ctx context.Context, entries []entry) ([]candidate, error) {
 	var all, firings []candidate
 	for _, e := range entries {
@@ -185,8 +186,8 @@ const wholePayload = -1
 // recordsChunk is how many records one call is asked for: it returns fewer where they are large.
 const recordsChunk = 64
 
-// describe returns timers with what their records say, and of each payload so many bytes at most. Those that have left the index
-// since are left out, and those whose slots have begun to move.
+// describe returns timers with what their records say, and of each payload so many bytes at most. Those that have left
+// the index since are left out, and those whose slots have begun to move.
 func (w *walk) describe(ctx context.Context, all []candidate, payload int) ([]Timer, error) {
 	type place struct {
 		p    keys.Partition

@@ -35,9 +35,11 @@ type Lacking struct {
 const UnknownUser = "<user>"
 
 const (
-	// withoutConfig is a right without which timerd works, and cannot look at what Redis is set to.
-	withoutConfig = "+config|get"
-	// anyDatabase grants every database of a Valkey whose ACLs have databases. db= would replace those that the user has.
+	// withoutConfig is a right without which timerd works, and cannot look at what Redis is set to; withoutDelete one
+	// without which the libraries of earlier versions stay.
+	withoutConfig, withoutDelete = "+config|get", "+function|delete"
+	// anyDatabase grants every database of a Valkey whose ACLs have databases. db= would replace those that the user
+	// has.
 	anyDatabase = "alldbs"
 )
 
@@ -77,7 +79,7 @@ func (l *Lacking) Finding(events bool) *diag.Finding {
 	default:
 		f.Fix = Grant(l.User, grants...)
 	}
-	if minor(grants) && len(l.Missing) == 0 {
+	if len(grants) > 0 && minor(grants) && len(l.Missing) == 0 {
 		f.Level = diag.Warn
 	}
 	return f
@@ -97,7 +99,9 @@ func (l *Lacking) Stops() bool {
 }
 
 // minor reports whether timerd works without some rights.
-func minor(grants []string) bool { return slices.Equal(grants, []string{withoutConfig}) }
+func minor(grants []string) bool {
+	return !slices.ContainsFunc(grants, func(grant string) bool { return grant != withoutConfig && grant != withoutDelete })
+}
 
 // right is a command that timerd runs, in a form that does no harm if it is run.
 type right struct {
@@ -134,6 +138,7 @@ func generalRights() []right {
 		{command: "script|load", args: []any{"return 1"}},
 		{command: "function|list", args: []any{"LIBRARYNAME", "timerd"}},
 		{command: "function|load", args: []any{"no code"}},
+		{command: "function|delete", args: []any{"timerd_doctor"}},
 		{command: "fcall", args: []any{"timerd_doctor", "0"}},
 		{command: "fcall_ro", args: []any{"timerd_doctor", "0"}},
 		{command: "publish", args: []any{keys.WakeChannel, ""}, grant: "&" + keys.WakeChannel},
@@ -193,9 +198,9 @@ func probeIn(n keys.Namespace) string {
 	return keys.Key{App: cmp.Or(n.App, some), Module: cmp.Or(n.Module, some), Type: cmp.Or(n.Type, some), ID: nonce()}.String()
 }
 
-// Lacking tries every command that timerd runs, on keys and channels like those that it runs them on, and returns what is refused.
-// Redis looks at rights when it puts a command into a transaction. This one is given up, so nothing changes, and no right to look at
-// rights is needed. The error says that the missing rights are not known.
+// Lacking tries every command that timerd runs, on keys and channels like those that it runs them on, and returns what
+// is refused. Redis looks at rights when it puts a command into a transaction. This one is given up, so nothing
+// changes, and no right to look at rights is needed. The error says that the missing rights are not known.
 func (n Needs) Lacking(ctx context.Context, node *schedule.Node) (*Lacking, error) {
 	conn := node.Server().Conn()
 	defer func() { _ = conn.Close() }() // nothing is pending on it
@@ -227,8 +232,8 @@ func (n Needs) Lacking(ctx context.Context, node *schedule.Node) (*Lacking, erro
 	return l, n.queue(context.WithoutCancel(ctx), conn, node, l)
 }
 
-// queue puts the commands into the transaction that conn has begun, and gives it up. The context must not end before: the connection is
-// used again.
+// queue puts the commands into the transaction that conn has begun, and gives it up. The context must not end before:
+// the connection is used again.
 func (n Needs) queue(ctx context.Context, conn *redis.Conn, node *schedule.Node, l *Lacking) error {
 	commands := slices.Concat(generalRights(), indexRights(node.AnyPartition().Prefix()+"doctor-"+nonce()))
 	if node.Name() != "" {
@@ -250,7 +255,7 @@ func (n Needs) queue(ctx context.Context, conn *redis.Conn, node *schedule.Node,
 	_, _ = pipe.Exec(ctx) // each reply has its own error
 	for i, c := range commands {
 		err := replies[i].Err()
-		if isUnknown(err) && "+"+c.command != withoutConfig { // the checks of its settings tell
+		if isUnknown(err) && !minor([]string{"+" + c.command}) { // the checks of its settings tell
 			l.Missing = append(l.Missing, c.command)
 		}
 		if !Refused(err) {

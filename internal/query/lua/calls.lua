@@ -1,6 +1,5 @@
 #!lua flags=allow-oom,allow-cross-slot-keys,no-writes
--- include: names
---[[ calls adds up what count_call counted, over many partitions of one server of a cluster.
+--[[ calls adds up what calls.count counted, over many partitions of one server of a cluster.
 It writes nothing.
 ARGV    the hash tags of the partitions
 Returns {calls of timer_set, of timer_cancel, how many partitions are not here as a whole,

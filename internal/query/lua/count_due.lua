@@ -1,5 +1,4 @@
 #!lua flags=allow-oom,allow-cross-slot-keys,no-writes
--- include: names
 --[[ count_due counts the pending timers of many partitions of one server by when they are
 due. It writes nothing.
 ARGV    1  how many times follow, two at least

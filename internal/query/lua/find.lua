@@ -1,5 +1,4 @@
 #!lua flags=allow-oom,allow-cross-slot-keys,no-writes
--- include: names scores clock
 --[[ find reads what comes next in the order of due times, and of the same due time in that of
 the names, in many partitions of one server. It writes nothing.
 ARGV    1, 2  the place after which to begin: a due time, and a name or an empty string
@@ -11,7 +10,7 @@ Returns {this server's clock in unix ms, how many partitions are not here as a w
 their slots are moving, how many entries there are up to the place, how many in all, then for
 each partition with something its hash tag, the next entries of due, of aside, and of what is
 held: names and scores in turn, and how many other firings there are}. ]]
-local now = read_clock()
+local now = clock.read()
 local place, name, most, counts = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[5]), ARGV[6] == '1'
 local from, before = tonumber(ARGV[3]), ARGV[4]
 local moving, looked, total, out = 0, 0, 0, { now, 0, 0, 0 }

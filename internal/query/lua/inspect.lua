@@ -1,5 +1,4 @@
 #!lua flags=no-writes
--- include: limits clock index common budget firings beside payload
 --[[ inspect reads all that the index has of a key. It writes nothing.
 KEYS    1  the partition's prefix
 ARGV    1  the timer's key
@@ -16,17 +15,17 @@ the records after the first it reads 400 KB at most, and returns nil for the res
   beside  a member of due that waits beside
   firing  a ref
 ]]
-open(KEYS[1])
+index.open(KEYS[1])
 local key, bytes, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local at, was = expiry(key) or -3, pending(key)
-local contested = string.match(redis.call('HGET', data_key, ':?:' .. key) or '', '^%d+')
-local out = { now, at, tonumber(redis.call('ZSCORE', prefix .. 'repeat', key) or 0), tonumber(redis.call('ZSCORE', fired_key, key) or 0), tonumber(contested or 0), 1, 0 }
+local at, was = ttl.try(key) or -3, index.pending(key)
+local contested = string.match(redis.call('HGET', run.data, ':?:' .. key) or '', '^%d+')
+local out = { run.now, at, tonumber(redis.call('ZSCORE', run.prefix .. 'repeat', key) or 0), tonumber(redis.call('ZSCORE', run.fired, key) or 0), tonumber(contested or 0), 1, 0 }
 local seen, count, read = {}, 0, 0
 
 -- add adds a timer, with its record.
 local function add(kind, name, score, record, size)
   local n, colon = #out, record and string.find(record, ':', 1, true)
-  local refused = kind == 'firing' and redis.call('ZSCORE', prefix .. 'refused', name)
+  local refused = kind == 'firing' and redis.call('ZSCORE', run.prefix .. 'refused', name)
   out[n + 1], out[n + 2], out[n + 3] = kind, name, string.format('%.2f', score)
   out[n + 4] = colon and string.sub(record, 1, colon + bytes) or false
   out[n + 5], out[n + 6] = colon and #record - colon or size, refused and 1 or 0
@@ -46,24 +45,24 @@ local function add_from(hash, kind, name, score)
   add(kind, name, tonumber(score), record or nil, size)
 end
 
-if at > now then
-  local index = was and redis.call('HGET', data_key, key)
-  local record = record_of(key, MAX_PAYLOAD)
-  if record and index and is_repeating(index) then record = with_value(index, record) end
+if at > run.now then
+  local index = was and redis.call('HGET', run.data, key)
+  local record = trigger.record_of(key, MAX_PAYLOAD)
+  if record and index and entry.is_repeating(index) then record = entry.with_value(index, record) end
   record = record or index or 'm:'
   read = read + #record
   add(was and 'own' or 'key', key, at, record)
 elseif was and at ~= -1 then
-  add_from(data_key, 'own', key, was)
+  add_from(run.data, 'own', key, was)
 end
-for _, member in ipairs(members_beside(key, 0, MAX_BESIDE)) do
-  add_from(data_key, 'beside', member, redis.call('ZSCORE', due_key, member))
+for _, member in ipairs(beside.members(key, 0, beside.MOST)) do
+  add_from(run.data, 'beside', member, redis.call('ZSCORE', run.due, member))
 end
-for _, ref in ipairs(given_refs(key)) do
-  add_from(firingdata_key, 'firing', ref, redis.call('ZSCORE', firing_key, ref))
+for _, ref in ipairs(firings.given(key)) do
+  add_from(run.firingdata, 'firing', ref, redis.call('ZSCORE', run.firing, ref))
 end
-local _, all = claimed_firing(key, function(ref)
-  add_from(firingdata_key, 'firing', ref, redis.call('ZSCORE', firing_key, ref))
+local _, all = firings.claimed(key, function(ref)
+  add_from(run.firingdata, 'firing', ref, redis.call('ZSCORE', run.firing, ref))
   return false
 end)
 if not all then out[6] = 0 end

@@ -1,5 +1,4 @@
 #!lua flags=allow-oom,allow-cross-slot-keys,no-writes
--- include: names scores clock held score look
 --[[ overdue counts the timers of many partitions of one server that have been due for long and are not settled.
 It reads due and firing themselves, and writes nothing.
 ARGV    1  for how many ms a timer has been due at least
@@ -12,8 +11,9 @@ are held, because they are set aside, and because a resume has given them a late
 some that are overdue, then for each partition that was not looked at to its end its hash tag and the next ARGV 2 and
 3}. Where nothing is held, due is counted without being looked at. A timer whose resume is under way counts as given
 a later time. ]]
-now = read_clock()
-local limit = now - tonumber(ARGV[1])
+index.begin()
+look.begin()
+local limit = run.now - tonumber(ARGV[1])
 local overdue, first, first_key, entries, held, parked, spaced = 0, -1, '', 0, 0, 0, 0
 local namespaces, named = {}, {}
 -- Whether no earlier call has looked at the partitions of this one.
@@ -33,14 +33,14 @@ end
 -- walk visits the entries of a sorted set up to a score, without the first ones, as far as there is room. It returns
 -- how many were visited in all, and whether these are all.
 local function walk(name, to, skip, visit)
-  while names_left > 0 and bytes_left > 0 do
-    local listed = redis.call('ZRANGE', name, '-inf', to, 'BYSCORE', 'LIMIT', skip, SLICE, 'WITHSCORES')
+  while run.names_left > 0 and run.bytes_left > 0 do
+    local listed = redis.call('ZRANGE', name, '-inf', to, 'BYSCORE', 'LIMIT', skip, look.SLICE, 'WITHSCORES')
     for i = 1, #listed, 2 do
       visit(listed[i], tonumber(listed[i + 1]))
-      bytes_left = bytes_left - #listed[i]
+      run.bytes_left = run.bytes_left - #listed[i]
     end
-    skip, names_left = skip + #listed / 2, names_left - #listed / 2
-    if #listed < 2 * SLICE then return skip, true end
+    skip, run.names_left = skip + #listed / 2, run.names_left - #listed / 2
+    if #listed < 2 * look.SLICE then return skip, true end
   end
   return skip, false
 end
@@ -64,7 +64,7 @@ local function count_due(due_key, is_held, skip)
   end
   if is_held then return walk(due_key, int(limit), skip, visit) end
   overdue = overdue + late
-  local listed, n = look(due_key, '-inf', int(limit), SLICE)
+  local listed, n = look.at(due_key, '-inf', int(limit), look.SLICE)
   for i = 1, 2 * n, 2 do visit(listed[i], tonumber(listed[i + 1])) end
   return -1, true
 end
@@ -86,7 +86,7 @@ local function count_firing(prefix, is_held, skip)
     local resumed = is_held and is_held(key, due) and not is_held(key, math.huge)
     if refuses and redis.call('ZSCORE', prefix .. 'refused', ref) then
       parked = parked + 1
-    elseif is_free(score) and is_held and is_held(key, due_of_free(ref, score)) then
+    elseif scores.is_free(score) and is_held and is_held(key, scores.due_of_free(ref, score)) then
       held = held + 1
     elseif later > limit or resumed then
       spaced = spaced + 1
@@ -97,14 +97,14 @@ local function count_firing(prefix, is_held, skip)
   end)
 end
 
-local out = { now, 0, 0, 0, 0, 0, 0, 0, 0 }
+local out = { run.now, 0, 0, 0, 0, 0, 0, 0, 0 }
 for i = 4, #ARGV do
   local prefix = PREFIX .. ARGV[i] .. SUFFIX -- never exists, see index.lua
   local here = redis.pcall('EXISTS', prefix .. 'due', prefix .. 'firing', prefix)
-  if type(here) ~= 'table' and here > 0 and (names_left <= 0 or bytes_left <= 0) then
+  if type(here) ~= 'table' and here > 0 and (run.names_left <= 0 or run.bytes_left <= 0) then
     out[#out + 1], out[#out + 2], out[#out + 3] = ARGV[i], tonumber(ARGV[2]), tonumber(ARGV[3])
   elseif type(here) ~= 'table' and here > 0 then
-    local is_held = held_in(prefix .. 'data')
+    local is_held = holds.of(prefix .. 'data')
     if is_first_visit then parked = parked + redis.call('ZCARD', prefix .. 'aside') end
     local due_next, due_all = count_due(prefix .. 'due', is_held, tonumber(ARGV[2]))
     local firing_next, firing_all = count_firing(prefix, is_held, tonumber(ARGV[3]))

@@ -1,5 +1,4 @@
 #!lua flags=allow-oom,allow-cross-slot-keys,no-writes
--- include: names scores clock hold score look
 --[[ overview counts the timers of many partitions of one server. It writes nothing.
 ARGV    the hash tags of the partitions
 Returns {this server's clock in unix ms, how many timers are pending, owed and firing, how
@@ -10,7 +9,8 @@ yet that not all of them were looked at here}. Which of those that were given ba
 pause was due first is not known, nor of many of them which may have been published: such
 are firing, and the others owed. ]]
 
-now = read_clock()
+index.begin()
+look.begin()
 local pending, owed, firing, moving, held, unseen, oldest, oldest_key = 0, 0, 0, 0, 0, 0, -1, ''
 
 local function note_owed(due, key)
@@ -19,9 +19,9 @@ end
 
 -- count_due counts what is due and was not moved by any claim.
 local function count_due(due_key, is_held)
-  local late = redis.call('ZCOUNT', due_key, '-inf', int(now))
+  local late = redis.call('ZCOUNT', due_key, '-inf', int(run.now))
   pending = pending + redis.call('ZCARD', due_key) - late
-  local listed, n = look(due_key, '-inf', '+inf', is_held and late or math.min(late, 1))
+  local listed, n = look.at(due_key, '-inf', '+inf', is_held and late or math.min(late, 1))
   local here = 0
   for i = 1, 2 * n, 2 do
     local key, due = string.match(listed[i], '^:[^:]*:(.*)$') or listed[i], tonumber(listed[i + 1])
@@ -43,10 +43,10 @@ local function count_firing(prefix, is_held)
   local here = 0
   local rest = firings - free
   free = free - given
-  local listed, n = look(firing_key, '-inf', '+inf', is_held and free or math.min(free, 1))
+  local listed, n = look.at(firing_key, '-inf', '+inf', is_held and free or math.min(free, 1))
   for i = 1, 2 * n, 2 do
     local due, key = string.match(listed[i], '^(%d+):%d*:(.*)$')
-    if is_held and key and is_held(key, due_of_free(listed[i], tonumber(listed[i + 1]))) then
+    if is_held and key and is_held(key, scores.due_of_free(listed[i], tonumber(listed[i + 1]))) then
       here = here + 1
     else
       note_owed(tonumber(due), key)
@@ -56,13 +56,13 @@ local function count_firing(prefix, is_held)
   -- Names may be left over.
   local unclaimed = math.min(math.max(free + given, names), firings)
   local paused = unclaimed - free - given
-  listed, n = look(firing_key, '1', '+inf', paused > 0 and rest or 0)
+  listed, n = look.at(firing_key, '1', '+inf', paused > 0 and rest or 0)
   for i = 1, 2 * n, 2 do
     local score = tonumber(listed[i + 1])
     if score < HELD and score % 1 ~= 0 then
       paused = paused - 1
       local key = string.match(listed[i], '^%d+:%d*:(.*)$')
-      if may_be_published(score) then
+      if scores.may_be_published(score) then
         given = given + 1
       elseif is_held and key and is_held(key, math.huge) then
         here = here + 1
@@ -80,9 +80,9 @@ for i = 1, #ARGV do
   if type(here) == 'table' then
     moving = moving + 1
   elseif here > 0 then
-    local _, is_held = read_holds(redis.call('HGET', prefix .. 'data', ':h:') or nil)
+    local _, is_held = holds.read(redis.call('HGET', prefix .. 'data', ':h:') or nil)
     count_due(prefix .. 'due', is_held)
     count_firing(prefix, is_held)
   end
 end
-return { now, pending, owed, firing, moving, oldest, oldest_key, held, unseen }
+return { run.now, pending, owed, firing, moving, oldest, oldest_key, held, unseen }

@@ -1,5 +1,4 @@
 #!lua flags=no-writes
--- include: index common owed budget firings
 --[[ repetitions reads what keys repeat by. It writes nothing.
 KEYS    1  the partition's prefix
 ARGV    keys
@@ -8,13 +7,13 @@ when its single timer is due; nil if it has neither; or -1 if so many timers are
 that the occurrence was not found among them. Of a key it reads its pending record, if there is
 one, and of firings 400 KB and one record at most, for all keys of a call together. ]]
 
-open(KEYS[1])
+index.open(KEYS[1])
 
 -- last_given returns the last refs of a key's firings that may be claimed by nobody, the last one
 -- first, and whether there are no others. The occurrence is the last one, but for retries.
 local function last_given(key)
-  local begin, most = key_prefix(key), math.min(MOST_OWED, math.floor(OWED_BYTES / #key))
-  local names = redis.call('ZRANGE', prefix .. 'owed', '(' .. #key .. ':' .. key .. ';', '[' .. begin, 'BYLEX', 'REV', 'LIMIT', 0, most)
+  local begin, most = owing.key_prefix(key), math.min(firings.MOST_OWED, math.floor(firings.OWED_BYTES / #key))
+  local names = redis.call('ZRANGE', run.prefix .. 'owed', '(' .. #key .. ':' .. key .. ';', '[' .. begin, 'BYLEX', 'REV', 'LIMIT', 0, most)
   for i = 1, #names do names[i] = string.sub(names[i], #begin + 1) .. ':' .. key end
   return names, #names < most
 end
@@ -24,31 +23,31 @@ local read = 0 -- bytes of records of firings
 -- record_at returns the record of the occurrence of a key that has a serial, or nil and whether
 -- all of the key's were looked at.
 local function record_at(key, serial)
-  local record = redis.call('HGET', data_key, key)
-  if record and is_occurrence_of(record, serial) then return record end
+  local record = redis.call('HGET', run.data, key)
+  if record and entry.is_occurrence_of(record, serial) then return record end
   local unread = false
   local function is_it(ref)
     unread = unread or read > BUDGET
-    record = not unread and redis.call('HGET', firingdata_key, ref) or ''
+    record = not unread and redis.call('HGET', run.firingdata, ref) or ''
     read = read + #record
-    return is_occurrence_of(record, serial)
+    return entry.is_occurrence_of(record, serial)
   end
   local refs, whole = last_given(key)
   for i = 1, #refs do
     if is_it(refs[i]) then return record end
   end
-  local ref, all = claimed_firing(key, is_it)
+  local ref, all = firings.claimed(key, is_it)
   return ref and record, all and whole and not unread
 end
 
 local found = {}
 for i, key in ipairs(ARGV) do
-  local serial = tonumber(redis.call('ZSCORE', prefix .. 'repeat', key) or nil)
+  local serial = tonumber(redis.call('ZSCORE', run.prefix .. 'repeat', key) or nil)
   if serial then
     local record, all = record_at(key, serial)
     found[i] = record or not all and -1
   else
-    found[i] = pending(key) or false
+    found[i] = index.pending(key) or false
   end
 end
 return found

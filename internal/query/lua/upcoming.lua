@@ -1,18 +1,17 @@
 #!lua flags=no-writes
--- include: index common budget
 --[[ upcoming reads what keys repeat by, without their payloads. It writes nothing.
 KEYS    1  the partition's prefix
 ARGV    keys
 Returns for each in turn its pending record without the colon and the payload, or an empty text, and
 when it is due, or -1; for as many keys, from the first on, as have 400 KB of payloads, and one at
 least. ]]
-open(KEYS[1])
+index.open(KEYS[1])
 local out, read = {}, 0
 for i, key in ipairs(ARGV) do
-  read = read + redis.call('HSTRLEN', data_key, key)
+  read = read + redis.call('HSTRLEN', run.data, key)
   if read > BUDGET and i > 1 then break end
-  local record = redis.call('HGET', data_key, key) or ''
+  local record = redis.call('HGET', run.data, key) or ''
   out[2 * i - 1] = string.sub(record, 1, (string.find(record, ':', 1, true) or 1) - 1)
-  out[2 * i] = pending(key) or -1
+  out[2 * i] = index.pending(key) or -1
 end
 return out

@@ -1,4 +1,3 @@
--- include: clock index common owed
 -- A retry whose key was set again waits beside the newer timer, in due under the name
 -- :due.attempt:key. The sorted set beside has these names too, by key, all of score 0:
 -- <length of key>:<key>:<due.attempt>. So the retries of one key are found as a range.
@@ -6,52 +5,75 @@
 
 -- At most so many retries of one key wait beside newer timers: timer_cancel takes a few
 -- milliseconds for them if their payloads are of the largest size.
-local MAX_BESIDE = 150
+beside.MOST = 150
 
--- beside_member returns the member of due with a name in beside.
-local function beside_member(name, key) return ':' .. string.sub(name, #key_prefix(key) + 1) .. ':' .. key end
+-- beside.member returns the member of due with a name in beside.
+function beside.member(name, key) return ':' .. string.sub(name, #owing.key_prefix(key) + 1) .. ':' .. key end
 
--- members_beside returns what waits beside a key's newer timer, as members of due, from
+-- beside.members returns what waits beside a key's newer timer, as members of due, from
 -- a place on, and at most count.
-local function members_beside(key, first, count)
-  local names = redis.call('ZRANGE', prefix .. 'beside', '[' .. key_prefix(key), '(' .. #key .. ':' .. key .. ';', 'BYLEX', 'LIMIT', first, count)
-  for i = 1, #names do names[i] = beside_member(names[i], key) end
+function beside.members(key, first, count)
+  local names = redis.call('ZRANGE', run.prefix .. 'beside', '[' .. owing.key_prefix(key), '(' .. #key .. ':' .. key .. ';', 'BYLEX', 'LIMIT', first, count)
+  for i = 1, #names do names[i] = beside.member(names[i], key) end
   return names
 end
 
--- forget_beside takes a retry that waits beside a newer timer out of the schedule.
-local function forget_beside(member, key)
-  forget(member)
+-- beside.forget takes a retry that waits beside a newer timer out of the schedule.
+function beside.forget(member, key)
+  index.forget(member)
   local name = string.match(member, '^:([^:]*):')
-  redis.call('ZREM', prefix .. 'beside', key_prefix(key) .. name)
-  if string.byte(name) == 115 then redis.call('ZREM', prefix .. 'aside', member) end
+  redis.call('ZREM', run.prefix .. 'beside', owing.key_prefix(key) .. name)
+  if string.byte(name) == 115 then redis.call('ZREM', run.prefix .. 'aside', member) end
 end
 
 -- jump returns by how many ms the nth try to find a free ms is off: some single steps,
 -- then any of a number that doubles with each try. So the tries stay few, however many
 -- are taken.
 local STEPS = 8
-local function jump(n)
+function beside.jump(n)
   if n <= STEPS then return n end
   if n == STEPS + 1 then math.randomseed(tonumber(redis.call('TIME')[2])) end
   return math.random(STEPS + 1, 2 ^ math.min(n - 4, 30))
 end
 
--- add_beside has a retry wait beside a newer timer until the time due, or a little
+-- beside.add has a retry wait beside a newer timer until the time due, or a little
 -- later if another one has that time. It returns when it is due, or nil if too many
 -- wait beside this key's timer already. kind is what its name begins with: nothing, or
 -- an s. until_then is when it is to be claimed, if that is not the same.
-local function add_beside(key, due, attempt, record, kind, until_then)
-  if #members_beside(key, MAX_BESIDE - 1, 1) > 0 then return nil end
+function beside.add(key, due, attempt, record, kind, until_then)
+  if #beside.members(key, beside.MOST - 1, 1) > 0 then return nil end
   local at, name, tries = due, kind .. int(due) .. '.' .. attempt, 0
-  while redis.call('ZADD', prefix .. 'beside', 'NX', 0, key_prefix(key) .. name) == 0 do
+  while redis.call('ZADD', run.prefix .. 'beside', 'NX', 0, owing.key_prefix(key) .. name) == 0 do
     tries = tries + 1
-    at = due + jump(tries)
+    at = due + beside.jump(tries)
     name = kind .. int(at) .. '.' .. attempt
   end
   local member = ':' .. name .. ':' .. key
-  redis.call('ZADD', due_key, until_then or at, member)
-  redis.call('HSET', data_key, member, record)
-  if kind == 's' then redis.call('ZADD', prefix .. 'aside', at, member) end
+  redis.call('ZADD', run.due, until_then or at, member)
+  redis.call('HSET', run.data, member, record)
+  if kind == 's' then redis.call('ZADD', run.prefix .. 'aside', at, member) end
   return at
+end
+
+-- rearm sets a timer that waited for something else until then, for a time that lies
+-- ahead: with its trigger key, or beside the newer timer of its key. It returns when it is due
+-- and its member of due, or nil if too many wait beside that timer already. Between two
+-- occurrences of a repetition the key is kept for the next one. The user's key comes first: if
+-- timerd may not write it, the timer waits without one.
+function beside.rearm(key, due, attempt, record)
+  local was = index.pending(key)
+  if was == due then due = due + 1 end
+  local serial = not was and redis.call('ZSCORE', run.prefix .. 'repeat', key)
+  local is_kept = serial and not entry.is_occurrence_of(record, serial)
+  if not was and not is_kept and redis.pcall('EXISTS', key) == 0
+    and not redis.pcall('SET', key, trigger.mark(key), 'PXAT', int(due)).err then
+    index.note_size(record)
+    redis.call('ZADD', run.due, due, key)
+    redis.call('HSET', run.data, key, record)
+    return due, key
+  end
+  due = beside.add(key, due, attempt, record, '')
+  if not due then return nil end
+  index.note_size(record)
+  return due, ':' .. int(due) .. '.' .. attempt .. ':' .. key
 end

@@ -1,31 +1,27 @@
--- include: limits clock index common fire payload
 -- How long a contested timer waits for the expired event that would make it owed, in ms.
-local GRACE = 10000
+contest.GRACE = 10000
 
 -- differs tells whether a key that lives on runs out at another time, at, than
 -- the index has it due, was. In the ms of its own due time a key is still there;
 -- so may be one that was set again and runs out in this very ms.
-local function differs(at, was) return at ~= -2 and at ~= was end
-
--- value_of returns the payload of a record, after its colon.
-local function value_of(record) return string.sub(record, string.find(record, ':', 1, true) or #record + 1) end
+function contest.differs(at, was) return at ~= -2 and at ~= was end
 
 -- By how much the time of a key's last access may be wrong, in ms. Redis counts whole
 -- seconds by a clock of its own, which it sets ten times a second once it has answered
 -- everybody. After two seconds in which it did nothing, a key looks that much older.
 local ACCESS = 1000 + 2000
 
--- check_ran_out tells whether a key ran out when the index had it due, and was set
+-- contest.check_ran_out tells whether a key ran out when the index had it due, and was set
 -- again since. It judges without events, by three rules for what did not run out:
 --   the key was last accessed before the due time, by more than ACCESS;
 --   it has the mark, because timer_set makes the older timer owed by itself;
 --   its value is still the same.
 -- In all other cases it says yes: better one firing too many than one lost.
-local function check_ran_out(key, due, record)
+function contest.check_ran_out(key, due, record)
   local idle = redis.pcall('OBJECT', 'IDLETIME', key)
-  if type(idle) == 'number' and now - idle * 1000 + ACCESS < due then return false end
-  local current = record_of(key, MAX_PAYLOAD)
-  return current ~= nil and value_of(current) ~= value_of(record)
+  if type(idle) == 'number' and run.now - idle * 1000 + ACCESS < due then return false end
+  local current = trigger.record_of(key, MAX_PAYLOAD)
+  return current ~= nil and entry.value(current) ~= entry.value(record)
 end
 
 -- contest decides about a timer that the index has due while its key lives on,
@@ -37,7 +33,7 @@ end
 -- every event since the due time, it is case 1, unless that event is still on its way.
 -- The old timer therefore stays, contested, until GRACE is over. If the event comes,
 -- the timer is owed after all.
---   A caller that may have missed events goes by check_ran_out. So does everybody if the key
+--   A caller that may have missed events goes by contest.check_ran_out. So does everybody if the key
 -- was gone before its due time, evicted for example: then no expired event will come. It is
 -- asked now in any case: later the newer timer may have fired or been cancelled, and then
 -- the key says nothing any more.
@@ -46,43 +42,43 @@ end
 -- why the timer is contested: most probably the event of this very change, and then no
 -- expired event is on its way. It returns the ref of an owed firing, or nil. The
 -- caller takes in the key's own state afterwards (follow).
-local function contest(key, due, since, lease_end, unconfirmed)
-  local record = redis.call('HGET', data_key, key) or 'm:'
-  local owed = check_ran_out(key, due, record)
+function contest.judge(key, due, since, lease_end, unconfirmed)
+  local record = redis.call('HGET', run.data, key) or 'm:'
+  local owed = contest.check_ran_out(key, due, record)
   -- If one of this key is contested already, events are late by more than a whole life.
   local about = int(due) .. (owed and '!' or '') .. (unconfirmed and '?' or '') .. '/' .. record
-  local expires = not string.find(flags(record), '[eu]')
-  if expires and due >= since and redis.call('HSETNX', data_key, ':?:' .. key, about) == 1 then
-    redis.call('ZADD', due_key, now + GRACE, ':?:' .. key)
-    redis.call('HSET', data_key, ':?:', int(now + REMEMBER))
+  local expires = not string.find(entry.flags(record), '[eu]')
+  if expires and due >= since and redis.call('HSETNX', run.data, ':?:' .. key, about) == 1 then
+    redis.call('ZADD', run.due, run.now + contest.GRACE, ':?:' .. key)
+    redis.call('HSET', run.data, ':?:', int(run.now + clock.REMEMBER))
     return nil
   end
   if not owed then return nil end
-  return fire_pending(key, due, record, lease_end)
+  return firings.move_one(key, due, record, lease_end)
 end
 
--- read_contested returns of a key's contested timer when it was due, its record,
+-- contest.read returns of a key's contested timer when it was due, its record,
 -- whether it counts as run out, and whether it is unconfirmed; or nil. With ':d:' as
 -- name_prefix it returns those of the dismissed one.
-local function read_contested(key, name_prefix)
-  local about = redis.call('HGET', data_key, (name_prefix or ':?:') .. key) or ''
+function contest.read(key, name_prefix)
+  local about = redis.call('HGET', run.data, (name_prefix or ':?:') .. key) or ''
   local due, owed, unconfirmed, at = string.match(about, '^(%d+)(!?)(%??)/()')
   return tonumber(due), at and string.sub(about, at), owed == '!', unconfirmed == '?'
 end
 
--- take_contested is read_contested, and takes the contested timer out of the schedule.
-local function take_contested(key, name_prefix)
-  local due, record, owed = read_contested(key, name_prefix)
-  if due then forget((name_prefix or ':?:') .. key) end
+-- contest.take is contest.read, and takes the contested timer out of the schedule.
+function contest.take(key, name_prefix)
+  local due, record, owed = contest.read(key, name_prefix)
+  if due then index.forget((name_prefix or ':?:') .. key) end
   return due, record, owed
 end
 
 -- follow takes in the state of a key that lives on while the index has it due,
 -- after contest. It returns what upsert does, or -1 for a cancelled timer.
-local function follow(key, at, max)
+function contest.follow(key, at, max)
   if at == -1 then
-    cancel_pending(key)
+    repetition.cancel(key)
     return -1
   end
-  return upsert(key, pending(key), at, max)
+  return trigger.upsert(key, index.pending(key), at, max)
 end

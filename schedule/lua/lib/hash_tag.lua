@@ -1,6 +1,5 @@
--- include: tags
--- hash_tag returns the hash tag of a slot's partition, as keys.SlotPartition does.
-local function hash_tag(slot)
+-- hash_tag.of returns the hash tag of a slot's partition, as keys.SlotPartition does.
+function hash_tag.of(slot)
   local bits, letters = TAG_BASE, {}
   for i = 1, #TAG_BITS do
     if slot % 2 == 1 then bits = bit.bxor(bits, TAG_BITS[i]) end

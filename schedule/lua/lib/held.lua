@@ -1,11 +1,62 @@
--- include: hold
--- held_in returns the function of read_holds for the data of a partition. All partitions have copies of one list: a
--- call for many partitions reads it once.
-local held_text, held_by
-local function held_in(data)
-  local text = redis.call('HGET', data, ':h:')
-  if text ~= held_text then
-    held_text, held_by = text, select(2, read_holds(text or nil))
+-- How many held timers one step of a resume looks at, of how many bytes, about, and how many
+-- are read at a time: how long their keys are is not known before.
+local MOST_LOOKED, MOST_LOOKED_BYTES, HELD_SLICE = 1000, 65536, 64
+
+-- How many arguments a rival has: app, module and type of its namespace, empty for any, up to which
+-- due time it releases as it says, and 1 if its namespace is the narrower one, else 0. A rival is
+-- another resume that may be of the same timers.
+local RIVAL_ARGUMENTS = 5
+
+-- is_rivals tells whether a timer is for a rival to release: for one that it became due for, which
+-- this resume's cutoff leaves out, and of two or none for the narrower one.
+local function is_rivals(ARGV, first_rival, a, m, t, due, cutoff)
+  for i = first_rival, #ARGV, RIVAL_ARGUMENTS do
+    local app, module, typ = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+    if (app == '' or app == a) and (module == '' or module == m) and (typ == '' or typ == t) then
+      local theirs = due <= tonumber(ARGV[i + 3])
+      if theirs ~= (due <= cutoff) then
+        if theirs then return true end
+      elseif ARGV[i + 4] == '1' then
+        return true
+      end
+    end
   end
-  return held_by
+  return false
+end
+
+-- held.find returns the refs of some held timers of a namespace that no other hold covers, in
+-- the order of their dues, most at most, and then from where to go on: the score of the last
+-- one that was looked at, how many of that score were passed over and stay, and whether that
+-- was the last one; and how many other holds cover of those that were due until the cutoff.
+-- score and skip are from such an answer; 0 and 0 begin. An empty part of the namespace stands
+-- for any. A hold that is being resumed covers nothing; the rivals begin at an argument.
+function held.find(ARGV, first_rival, app, module, typ, score, skip, most, cutoff)
+  local _, is_held = holds.read(redis.call('HGET', run.data, ':h:') or nil)
+  local from = redis.call('ZCOUNT', run.firing, '-inf', '(' .. int(math.max(score, HELD))) + skip
+  local refs, bytes, kept = {}, 0, 0
+  for first = 0, MOST_LOOKED - 1, HELD_SLICE do
+    local listed = redis.call('ZRANGE', run.firing, from + first, from + first + HELD_SLICE - 1, 'WITHSCORES')
+    for i = 1, #listed, 2 do
+      if #refs == most then return refs, score, skip, false, kept end
+      local at = tonumber(listed[i + 1])
+      if at ~= score then score, skip = at, 0 end
+      local key = string.match(listed[i], '^%d+:%d*:(.*)$') or ''
+      local a, m, t = string.match(key, '^([^:]*):([^:]*):([^:]*):')
+      local due = at - HELD
+      if not a or app ~= '' and app ~= a or module ~= '' and module ~= m or typ ~= '' and typ ~= t then
+        skip = skip + 1
+      elseif is_held and is_held(key, math.huge) then -- which lies within no resume
+        skip = skip + 1
+        if due <= cutoff then kept = kept + 1 end
+      elseif is_rivals(ARGV, first_rival, a, m, t, due, cutoff) then
+        skip = skip + 1
+      else
+        refs[#refs + 1] = listed[i]
+      end
+      bytes = bytes + #listed[i]
+    end
+    if #listed < 2 * HELD_SLICE then return refs, score, skip, true, kept end
+    if bytes > MOST_LOOKED_BYTES then break end
+  end
+  return refs, score, skip, false, kept
 end

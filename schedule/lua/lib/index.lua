@@ -1,15 +1,14 @@
--- include: names clock
 --[[
 The index of a partition of the schedule, with t for the partition's hash tag:
   timerd:{t}:            never exists; see below
   timerd:{t}:due         ZSET  member -> due
   timerd:{t}:data        HASH  member -> record
-  timerd:{t}:firing      ZSET  ref -> end of lease, or what else score.lua has
+  timerd:{t}:firing      ZSET  ref -> end of lease, or what else scores.lua has
   timerd:{t}:firingdata  HASH  ref -> record
   timerd:{t}:fired       ZSET  tombstone -> when
   timerd:{t}:retried     ZSET  event id -> when its retry was set
   timerd:{t}:beside      ZSET  names of the retries beside a newer timer, see beside.lua
-  timerd:{t}:owed        ZSET  names of the firings that nobody has claimed, see owed.lua
+  timerd:{t}:owed        ZSET  names of the firings that nobody has claimed, see owing.lua
   timerd:{t}:repeat      ZSET  key whose timer repeats -> the serial of its repetition; below 0:
                                 it is to be planned
   timerd:{t}:aside       ZSET  member that is set aside -> due, see parked.lua
@@ -22,7 +21,7 @@ The index of a partition of the schedule, with t for the partition's hash tag:
                                 t itself, for all
   timerd:{t}:members     ZSET  timerd -> its last heartbeat; about and counts, HASH: what it says
                                 of itself, and what it has counted; of one partition, for all
-  timerd:{t}:calls       ZSET  function of the library -> how many of its calls count_call
+  timerd:{t}:calls       ZSET  function of the library -> how many of its calls calls.count
                                 has counted
 
 Times are unix ms on this server's clock.
@@ -34,7 +33,7 @@ A member is one of
   :due.attempt:key   a retry that waits beside a newer timer of its key
   :sdue.attempt:key  a timer that was set aside (see parked.lua)
 No timer key begins with a colon. A ref is due:attempt:key; with the attempt 0 it is a
-repetition that is to be planned, see plan_ref.
+repetition that is to be planned, see repetition.plan_ref.
 
 A record is <attempt><flags><options>:<payload>. The attempt is timerd's own count; it is
 empty where the payload decides. The flags are
@@ -57,7 +56,7 @@ Each option is ;<name>=<value>. Most records have none. They are
 The record of a contested timer is <due><flags>/<record>, with the flags
   !  the timer counts as run out    ?  it is unconfirmed
 The field :l: of data says that data or firingdata may have large records, and :?: until
-when timers may be contested at the latest. The field :h: is the list of holds (hold.lua).
+when timers may be contested at the latest. The field :h: is the list of holds (holds.lua).
 A field that is of no timer is in meta.lua, too.
 
 A tombstone is one of
@@ -68,45 +67,83 @@ A tombstone is one of
   :i:due:key   a firing whose id a retry or a shifted timer might get: it may not
   :x:<call>    a call of set_time that has added a firing to a repetition
 
-A step is a script or a function. It is atomic and moves a timer as a whole: the timer
+A step is a function, or a script (schedule/step.go). It is atomic and moves a timer as a whole: the timer
 is in due or in firing, never in both and never in neither, until it is cancelled or
 settled. So no timer is lost or doubled if a timerd dies before or after a step, if a
-step runs twice, or if two timerds run it at once. The head of each script says what
+step runs twice, or if two timerds run it at once. The head of each file says what
 else holds then.
 
-A script for one partition has the partition's prefix, timerd:{t}:, as its KEYS[1]. No
-key of that name ever exists. In a cluster Redis therefore refuses the script before
+A step for one partition has the partition's prefix, timerd:{t}:, as its KEYS[1]. No
+key of that name ever exists. In a cluster Redis therefore refuses the step before
 it begins while the slot of the partition moves to another server: the old server
-answers ASK because the key is missing, the new one MOVED. Nobody may send ASKING
-before such a script: the new server would then run it on half a partition. Clients do
-send ASKING before a function, and a script for many partitions names no key; these ask with
-EXISTS for the prefix and a second key of each partition. While one of several keys is missing, both servers refuse that
-in any case.
+answers ASK because the key is missing, the new one MOVED. After ASKING, which clients send before a function that
+they were redirected with, the new server would run it on half a partition, and a step for many partitions names no key.
+So each asks with EXISTS for the prefix and a second key of each partition. While one of several keys is missing, both
+servers refuse that in any case.
 ]]
-
-local prefix
-local due_key, data_key, firing_key, firingdata_key, fired_key
 
 -- A record of more bytes than LARGE is large: several are not read at once before it is
 -- known how large each is.
-local LARGE = 16384
+index.LARGE = 16384
 
--- name_index names the index of a partition.
-local function name_index(partition_prefix)
-  prefix = partition_prefix
-  due_key, data_key = prefix .. 'due', prefix .. 'data'
-  firing_key, firingdata_key = prefix .. 'firing', prefix .. 'firingdata'
-  fired_key = prefix .. 'fired'
+-- begin begins a call: all that is of it is new from here on.
+function index.begin()
+  local now, time = clock.read()
+  run = { time = time, now = now, now_text = int(now), spent = 0 }
 end
 
--- open reads the clock and names the index of a partition. It returns TIME's reply.
-local function open(partition_prefix)
-  local t
-  now, t = read_clock()
-  now_text = int(now)
-  name_index(partition_prefix)
-  return t
+-- enter names the index of a partition.
+function index.enter(prefix)
+  run.prefix = prefix
+  run.due, run.data = prefix .. 'due', prefix .. 'data'
+  run.firing, run.firingdata = prefix .. 'firing', prefix .. 'firingdata'
+  run.fired = prefix .. 'fired'
 end
 
--- tag_of returns the hash tag of the partition.
-local function tag_of() return string.sub(prefix, #PREFIX + 1, -#SUFFIX - 1) end
+-- open begins a call on one partition. In a cluster it ends the call if the partition is not here as a whole.
+function index.open(prefix)
+  index.begin()
+  index.enter(prefix)
+  if CLUSTER and type(redis.pcall('EXISTS', prefix, run.due)) ~= 'number' then
+    error(redis.error_reply('TRYAGAIN timerd: the slot of the partition is moving to another server'))
+  end
+end
+
+-- index.tag returns the hash tag of the partition.
+function index.tag() return string.sub(run.prefix, #PREFIX + 1, -#SUFFIX - 1) end
+
+-- pending returns when a member is due, or nil.
+function index.pending(member)
+  return tonumber(redis.call('ZSCORE', run.due, member) or nil)
+end
+
+-- head returns the first due time, or -1.
+function index.head()
+  local first = redis.call('ZRANGE', run.due, 0, 0, 'WITHSCORES')
+  return tonumber(first[2] or -1)
+end
+
+-- forget takes a member out of the schedule.
+function index.forget(member)
+  redis.call('ZREM', run.due, member)
+  redis.call('HDEL', run.data, member)
+end
+
+-- index.note_size is called by whoever puts a record into the index, before.
+function index.note_size(record)
+  if #record > index.LARGE then redis.call('HSET', run.data, ':l:', '') end
+end
+
+-- index.may_be_large tells whether there may be large records.
+function index.may_be_large() return redis.call('HEXISTS', run.data, ':l:') == 1 end
+
+-- fitting returns how many of some records, from the first on, have no more bytes than
+-- room together: one at least. They are in data or in firingdata.
+function index.fitting(hash, names, room)
+  if not index.may_be_large() then return #names end
+  for i = 1, #names do
+    room = room - redis.call('HSTRLEN', hash, names[i])
+    if room < 0 then return math.max(i - 1, 1) end
+  end
+  return #names
+end

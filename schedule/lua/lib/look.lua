@@ -1,23 +1,26 @@
 -- How many names one call looks at, and of how many bytes, about: it takes a ms or two.
-local names_left, bytes_left = 1000, 100000
+local NAMES, BYTES = 1000, 100000
+
+-- begin begins a call that looks. run.names_left and run.bytes_left say for how much there is room.
+function look.begin() run.names_left, run.bytes_left = NAMES, BYTES end
 
 -- How many are read at a time: how long they are is not known before.
-local SLICE = 100
+look.SLICE = 100
 
 -- look returns the first members of a sorted set whose scores lie between two, many at most and
 -- as many as there is room for, each followed by its score; how many they are; and whether
 -- these are all.
-local function look(name, from, to, many)
+function look.at(name, from, to, many)
   local all, n = {}, 0
-  while n < many and names_left > 0 and bytes_left > 0 do
-    local most = math.min(SLICE, many - n, names_left)
+  while n < many and run.names_left > 0 and run.bytes_left > 0 do
+    local most = math.min(look.SLICE, many - n, run.names_left)
     local listed = redis.call('ZRANGE', name, from, to, 'BYSCORE', 'LIMIT', n, most, 'WITHSCORES')
     for i = 1, #listed, 2 do
       n = n + 1
       all[2 * n - 1], all[2 * n] = listed[i], listed[i + 1]
-      bytes_left = bytes_left - #listed[i]
+      run.bytes_left = run.bytes_left - #listed[i]
     end
-    names_left = names_left - #listed / 2
+    run.names_left = run.names_left - #listed / 2
     if #listed < 2 * most then return all, n, true end
   end
   return all, n, false

@@ -3,7 +3,7 @@
 -- was a replica meanwhile; keys were evicted, or ran out while data were loaded. The text
 -- is empty if the server does not say, or no longer because its counts were reset. Behind
 -- it, how many keys ran out.
-local function losses()
+function losses.read()
   local info = redis.pcall('INFO', 'server', 'stats', 'persistence', 'replication', 'commandstats')
   if type(info) ~= 'string' then return '', 0 end
   local function field(name) return string.match(info, '\n' .. name .. ':([^\r\n]*)') or '' end

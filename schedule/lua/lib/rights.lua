@@ -1,10 +1,9 @@
--- include: index
 -- A function is refused before its first write or not at all. Redis itself refuses a replica, a full disk and
 -- a lack of memory before a function begins. It judges the caller's rights at each command, so a function asks
 -- for those of all its commands first: 0.2 to 0.4 us each.
 
 -- What a function does, as commands and the keys of the index that they are for.
-local RIGHTS = {
+rights.OF = {
   owing = {
     'ZADD', 'fired', 'ZREM', 'due', 'HDEL', 'data', 'ZADD', 'firing', 'HSET', 'firingdata', 'ZADD', 'owed',
     'HGET', 'data', 'HSETNX', 'data', 'HSET', 'data',
@@ -29,19 +28,19 @@ local FEWEST = {
   ZSCORE = { '' }, DEL = {},
 }
 
--- missing_right returns an error reply if the caller may not run a command on a key, else nil. name says in
+-- rights.missing returns an error reply if the caller may not run a command on a key, else nil. name says in
 -- the error which key.
-local function missing_right(command, key, name)
+function rights.missing(command, key, name)
   if redis.acl_check_cmd(command, key, unpack(FEWEST[command])) then return nil end
   return redis.error_reply('NOPERM timerd: this user may not run ' .. command .. ' on ' .. name
     .. '; nothing was changed. Grant what the user producer in deploy/users.acl may')
 end
 
--- missing_rights is missing_right for a list of RIGHTS.
-local function missing_rights(list)
+-- rights.missing_all is rights.missing for a list of RIGHTS.
+function rights.missing_all(list)
   for i = 1, #list, 2 do
-    local name = prefix .. list[i + 1]
-    local refusal = missing_right(list[i], name, name)
+    local name = run.prefix .. list[i + 1]
+    local refusal = rights.missing(list[i], name, name)
     if refusal then return refusal end
   end
 end

@@ -1,35 +1,34 @@
--- include: scores clock index hold common owed score budget firings beside
 -- At most so many owed firings are cancelled by one call: it takes 3 ms if their payloads
 -- are of the largest size.
 local MOST_CANCELLED = 300
 
--- state_of returns the state of a firing that is not settled, or nil; whether somebody has
+-- states.of returns the state of a firing that is not settled, or nil; whether somebody has
 -- claimed it; and its score.
-local function state_of(ref)
-  local score = tonumber(redis.call('ZSCORE', firing_key, ref) or nil)
+function states.of(ref)
+  local score = tonumber(redis.call('ZSCORE', run.firing, ref) or nil)
   if not score then return nil end
-  return score >= HELD and 'held' or is_free(score) and 'owed' or 'firing', not is_unclaimed(score), score
+  return score >= HELD and 'held' or scores.is_free(score) and 'owed' or 'firing', not scores.is_unclaimed(score), score
 end
 
 local function holds_nothing() return false end
 
 -- holding returns a function that tells of a key and its due time whether the next claim holds
 -- such a timer.
-local function holding()
-  local _, is_held = read_holds(redis.call('HGET', data_key, ':h:') or nil)
+function states.holding()
+  local _, is_held = holds.read(redis.call('HGET', run.data, ':h:') or nil)
   return is_held or holds_nothing
 end
 
--- first_unclaimed returns the ref of a key's first held firing, else of its first owed one, or
+-- states.first_unclaimed returns the ref of a key's first held firing, else of its first owed one, or
 -- else of one that was given back though perhaps published, and its state; or nil. What is
 -- owed is held if the next claim holds it.
-local function first_unclaimed(key)
-  local refs, owed, given, is_held = given_refs(key), nil, nil, nil
+function states.first_unclaimed(key)
+  local refs, owed, given, is_held = firings.given(key), nil, nil, nil
   for i = 1, #refs do
-    local state, claimed, score = state_of(refs[i])
+    local state, claimed, score = states.of(refs[i])
     if state == 'owed' then
-      is_held = is_held or holding()
-      if is_held(key, due_of_free(refs[i], score)) then state = 'held' end
+      is_held = is_held or states.holding()
+      if is_held(key, scores.due_of_free(refs[i], score)) then state = 'held' end
     end
     if state == 'held' then return refs[i], state end
     if state == 'owed' then owed = owed or refs[i] end
@@ -42,23 +41,23 @@ end
 -- nothing would go on with it. What is pending may be a client's own timer, which stays. The
 -- occurrence is among the last ones, so no more payload is read than a call may read.
 local function end_with(refs, key)
-  local serial = redis.call('ZSCORE', prefix .. 'repeat', key)
-  if not serial or is_occurrence_of(redis.call('HGET', data_key, key) or 'm:', serial) then return end
+  local serial = redis.call('ZSCORE', run.prefix .. 'repeat', key)
+  if not serial or entry.is_occurrence_of(redis.call('HGET', run.data, key) or 'm:', serial) then return end
   local i, read = #refs, 0
   while i > 0 and read <= BUDGET do
-    local record = redis.call('HGET', firingdata_key, refs[i]) or 'm:'
-    if is_occurrence_of(record, serial) then return end_repetition(key, tonumber(serial)) end
+    local record = redis.call('HGET', run.firingdata, refs[i]) or 'm:'
+    if entry.is_occurrence_of(record, serial) then return repetition.finish(key, tonumber(serial)) end
     i, read = i - 1, read + #record
   end
 end
 
--- cancel_owed cancels those of a key's given_refs that are held or owed and were due within some
+-- states.cancel_owed cancels those of a key's firings.given that are held or owed and were due within some
 -- time. It returns how many, whether there are more, and whether others were given back though perhaps
 -- published: these stay.
-local function cancel_owed(key, refs, earliest, latest)
+function states.cancel_owed(key, refs, earliest, latest)
   local owed, done, more, given = {}, {}, false, false
   for i = 1, #refs do
-    local state, claimed = state_of(refs[i])
+    local state, claimed = states.of(refs[i])
     local stays = state == 'firing' and not claimed
     if state == 'held' or state == 'owed' then
       local due = tonumber(string.match(refs[i], '^%d+') or 0)
@@ -75,22 +74,22 @@ local function cancel_owed(key, refs, earliest, latest)
   end
   if #owed > 0 then
     end_with(owed, key)
-    redis.call('ZREM', firing_key, unpack(owed))
-    redis.call('ZREM', prefix .. 'refused', unpack(owed))
-    redis.call('HDEL', firingdata_key, unpack(owed))
+    redis.call('ZREM', run.firing, unpack(owed))
+    redis.call('ZREM', run.prefix .. 'refused', unpack(owed))
+    redis.call('HDEL', run.firingdata, unpack(owed))
   end
-  if #done > 0 then unlist_owed(prefix, done) end
+  if #done > 0 then owing.unlist(run.prefix, done) end
   return #owed, more, given
 end
 
--- first_beside returns of what is left beside a key's timers the first that is pending, or
+-- states.first_beside returns of what is left beside a key's timers the first that is pending, or
 -- else the first that is due: its member, its due time and its state; or nil. What was set
 -- aside is due.
-local function first_beside(key)
-  local members, late, late_due = members_beside(key, 0, MAX_BESIDE), nil, nil
+function states.first_beside(key)
+  local members, late, late_due = beside.members(key, 0, beside.MOST), nil, nil
   for i = 1, #members do
     local due = tonumber(string.match(members[i], '^:s?(%d+)'))
-    if due > now then return members[i], due, 'pending' end
+    if due > run.now then return members[i], due, 'pending' end
     if not late or due < late_due then late, late_due = members[i], due end
   end
   return late, late_due, late and 'owed'

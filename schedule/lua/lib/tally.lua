@@ -1,16 +1,20 @@
--- tally counts a timer for the app:module:type that it is of. The counts are five elements
--- each: that name, and how many are pending, owed, firing and held.
-local PENDING, OWED, FIRING, HELD_TIMERS = 1, 2, 3, 4
-local counts, counted_at = {}, {}
-local function tally(key, state)
+-- The counts are five elements for each app:module:type: that name, and how many timers are pending, owed, firing and
+-- held.
+tally.PENDING, tally.OWED, tally.FIRING, tally.HELD_TIMERS = 1, 2, 3, 4
+
+-- begin begins a call that counts, in run.counts.
+function tally.begin() run.counts, run.counted_at = {}, {} end
+
+-- count counts a timer for the app:module:type that it is of.
+function tally.count(key, state)
   local name = string.match(key, '^[^:]+:[^:]+:[^:]+')
   if not name then return end
-  local at = counted_at[name]
+  local at = run.counted_at[name]
   if not at then
-    at = #counts + 1
-    counted_at[name] = at
-    counts[at] = name
-    for i = PENDING, HELD_TIMERS do counts[at + i] = 0 end
+    at = #run.counts + 1
+    run.counted_at[name] = at
+    run.counts[at] = name
+    for i = tally.PENDING, tally.HELD_TIMERS do run.counts[at + i] = 0 end
   end
-  counts[at + state] = counts[at + state] + 1
+  run.counts[at + state] = run.counts[at + state] + 1
 end

@@ -1,5 +1,4 @@
 #!lua flags=allow-oom
--- include: index doubt
 --[[ doubt_apps forgets apps without timers after an audit of all timers of a partition. An
 app that the audit has not met is doubted at first. When the next audit does not meet it
 either, and nobody has set a timer of it since, it is forgotten: whatever was set before
@@ -9,5 +8,8 @@ ARGV    1  when the audit began at the earliest, in ms
         then the apps that it has met
 Returns how many apps were forgotten.
 If its reply is lost: again it changes nothing more. ]]
-open(KEYS[1])
-return (doubt_apps(tonumber(ARGV[1]), { unpack(ARGV, 2) }))
+
+function steps.doubt_apps(KEYS, ARGV)
+  index.open(KEYS[1])
+  return (apps.doubt(tonumber(ARGV[1]), { unpack(ARGV, 2) }))
+end

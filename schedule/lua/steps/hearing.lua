@@ -1,5 +1,4 @@
 #!lua flags=allow-oom
--- include: claimed clock
 --[[ hearing notes on a server that a timerd hears its events, and returns the other listeners. It asks Redis how
 many are subscribed by a message without content, which the listeners ignore: PUBLISH takes no right that timerd
 does not have.
@@ -17,20 +16,22 @@ If its reply is lost: again it notes a later sign. ]]
 -- For how many times as long as it is believed the set is kept: its slot may move, and then nobody looks there.
 local KEPT = 10
 
-local now = read_clock()
-local own, believed = ARGV[2] .. ' ' .. ARGV[1], tonumber(ARGV[4])
-if ARGV[3] == '1' then
-  redis.call('ZADD', KEYS[1], now, own)
-else
-  redis.call('ZREM', KEYS[1], own)
+function steps.hearing(KEYS, ARGV)
+  local now = clock.read()
+  local own, believed = ARGV[2] .. ' ' .. ARGV[1], tonumber(ARGV[4])
+  if ARGV[3] == '1' then
+    redis.call('ZADD', KEYS[1], now, own)
+  else
+    redis.call('ZREM', KEYS[1], own)
+  end
+  redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. int(now - believed))
+  redis.call('ZREMRANGEBYSCORE', KEYS[1], '(' .. int(now + tonumber(ARGV[5])), '+inf')
+  redis.call('PEXPIREAT', KEYS[1], int(now + KEPT * believed))
+  local all, ids = redis.call('ZRANGE', KEYS[1], 0, -1), {}
+  for i = 1, #all do
+    local group, id = string.match(all[i], '^(%S*) (.*)$')
+    if group == ARGV[2] then ids[#ids + 1] = id end
+  end
+  local subscribed = redis.pcall(TELL, ARGV[6], '')
+  return { type(subscribed) == 'number' and subscribed or -1, ids }
 end
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. int(now - believed))
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '(' .. int(now + tonumber(ARGV[5])), '+inf')
-redis.call('PEXPIREAT', KEYS[1], int(now + KEPT * believed))
-local all, ids = redis.call('ZRANGE', KEYS[1], 0, -1), {}
-for i = 1, #all do
-  local group, id = string.match(all[i], '^(%S*) (.*)$')
-  if group == ARGV[2] then ids[#ids + 1] = id end
-end
-local subscribed = redis.pcall(TELL, ARGV[6], '')
-return { type(subscribed) == 'number' and subscribed or -1, ids }

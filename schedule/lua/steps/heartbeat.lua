@@ -1,5 +1,4 @@
 #!lua flags=allow-oom
--- include: clock
 --[[ heartbeat notes a sign of life of a timerd, with what it says of itself, and moves the silent to a set of
 their own, where they stay until they are heard of again, for a day at most. A timerd that was itself without an
 answer of late moves nobody: after an outage of Redis all seem silent to the first one. A sign of life of later than
@@ -12,7 +11,7 @@ KEYS    1  the set of timerds at work: the keys themselves and not their partiti
         5  the set of the silent, scored by their last sign of life
 ARGV    1  the timerd's instance id
         2  after how many ms of silence one is dead
-        3  what it says of itself, always the same
+        3  what it says of itself, nearly always the same
         4  what it has counted, or an empty string to leave that
         5  1 if it cannot publish now, else 0
         6  how many ms ahead of now a sign of life may be
@@ -27,27 +26,18 @@ local MOST = 1000
 -- How many silent timerds are kept, those seen last, and for how many ms.
 local MOST_SILENT, SILENT_FOR = 100, 24 * 3600 * 1000
 
-local now = read_clock()
-local dead, ahead = int(now - tonumber(ARGV[2])), '(' .. int(now + tonumber(ARGV[6]))
-local changes = redis.call('ZREMRANGEBYSCORE', KEYS[1], ahead, '+inf') + redis.call('ZADD', KEYS[1], now, ARGV[1])
-
 -- move_silent moves the silent from the timerds at work to their own set. It returns how many they are.
-local function move_silent()
-  local silent = redis.call('ZRANGE', KEYS[1], dead, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, MOST_SILENT, 'WITHSCORES')
-  for i = 1, #silent, 2 do redis.call('ZADD', KEYS[5], silent[i + 1], silent[i]) end
+local function move_silent(working, own, now, dead)
+  local silent = redis.call('ZRANGE', working, dead, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, MOST_SILENT, 'WITHSCORES')
+  for i = 1, #silent, 2 do redis.call('ZADD', own, silent[i + 1], silent[i]) end
   if #silent == 0 then return 0 end
-  redis.call('ZREMRANGEBYRANK', KEYS[5], 0, -MOST_SILENT - 1)
-  redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', int(now - SILENT_FOR))
-  return redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', dead)
+  redis.call('ZREMRANGEBYRANK', own, 0, -MOST_SILENT - 1)
+  redis.call('ZREMRANGEBYSCORE', own, '-inf', int(now - SILENT_FOR))
+  return redis.call('ZREMRANGEBYSCORE', working, '-inf', dead)
 end
 
-if ARGV[7] == '1' then changes = changes + move_silent() end
-redis.call('HSETNX', KEYS[2], ARGV[1], ARGV[3])
-if ARGV[4] ~= '' then redis.call('HSET', KEYS[3], ARGV[1], ARGV[4]) end
-local alive = redis.call('ZRANGE', KEYS[1], '(' .. dead, '+inf', 'BYSCORE')
-
 -- forget_dead takes the dead out of a hash.
-local function forget_dead(hash)
+local function forget_dead(hash, alive)
   if redis.call('HLEN', hash) > MOST then return redis.call('UNLINK', hash) end
   local here, gone = {}, {}
   for i = 1, #alive do here[alive[i]] = true end
@@ -58,22 +48,33 @@ local function forget_dead(hash)
   if #gone > 0 then redis.call('HDEL', hash, unpack(gone)) end
 end
 
-if changes > 0 then
-  forget_dead(KEYS[2])
-  forget_dead(KEYS[3])
-end
-table.sort(alive)
+function steps.heartbeat(KEYS, ARGV)
+  local now = clock.read()
+  local dead, ahead = int(now - tonumber(ARGV[2])), '(' .. int(now + tonumber(ARGV[6]))
+  local changes = redis.call('ZREMRANGEBYSCORE', KEYS[1], ahead, '+inf') + redis.call('ZADD', KEYS[1], now, ARGV[1])
+  if ARGV[7] == '1' then changes = changes + move_silent(KEYS[1], KEYS[5], now, dead) end
+  if redis.call('HSETNX', KEYS[2], ARGV[1], ARGV[3]) == 0 and redis.call('HGET', KEYS[2], ARGV[1]) ~= ARGV[3] then
+    redis.call('HSET', KEYS[2], ARGV[1], ARGV[3])
+  end
+  if ARGV[4] ~= '' then redis.call('HSET', KEYS[3], ARGV[1], ARGV[4]) end
+  local alive = redis.call('ZRANGE', KEYS[1], '(' .. dead, '+inf', 'BYSCORE')
+  if changes > 0 then
+    forget_dead(KEYS[2], alive)
+    forget_dead(KEYS[3], alive)
+  end
+  table.sort(alive)
 
-if ARGV[5] == '1' then
-  redis.call('ZADD', KEYS[4], now, ARGV[1])
-else
-  redis.call('ZREM', KEYS[4], ARGV[1])
+  if ARGV[5] == '1' then
+    redis.call('ZADD', KEYS[4], now, ARGV[1])
+  else
+    redis.call('ZREM', KEYS[4], ARGV[1])
+  end
+  redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', dead)
+  redis.call('ZREMRANGEBYSCORE', KEYS[4], ahead, '+inf')
+  local cannot, able, unable = redis.call('ZMSCORE', KEYS[4], unpack(alive)), {}, {}
+  for i = 1, #alive do
+    local list = cannot[i] and unable or able
+    list[#list + 1] = alive[i]
+  end
+  return { able, unable, redis.call('ZREM', KEYS[5], ARGV[1]) }
 end
-redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', dead)
-redis.call('ZREMRANGEBYSCORE', KEYS[4], ahead, '+inf')
-local cannot, able, unable = redis.call('ZMSCORE', KEYS[4], unpack(alive)), {}, {}
-for i = 1, #alive do
-  local list = cannot[i] and unable or able
-  list[#list + 1] = alive[i]
-end
-return { able, unable, redis.call('ZREM', KEYS[5], ARGV[1]) }

@@ -9,8 +9,12 @@ ARGV    1  the namespace
         5  up to when the first one may lie, in ms: else nothing is drawn
 Returns the first time, as text with a fraction, or an empty text.
 If its reply is lost: the times are drawn, and nothing fires at them. ]]
-local field = ':next:' .. ARGV[1]
-local first = math.max(tonumber(redis.call('HGET', KEYS[1] .. 'holds', field) or 0), tonumber(ARGV[2]))
-if first > tonumber(ARGV[5]) then return '' end
-redis.call('HSET', KEYS[1] .. 'holds', field, string.format('%.3f', first + tonumber(ARGV[3]) * tonumber(ARGV[4])))
-return string.format('%.3f', first)
+
+function steps.hold_draw(KEYS, ARGV)
+  index.open(KEYS[1])
+  local holds_key, field = run.prefix .. 'holds', ':next:' .. ARGV[1]
+  local first = math.max(tonumber(redis.call('HGET', holds_key, field) or 0), tonumber(ARGV[2]))
+  if first > tonumber(ARGV[5]) then return '' end
+  redis.call('HSET', holds_key, field, string.format('%.3f', first + tonumber(ARGV[3]) * tonumber(ARGV[4])))
+  return string.format('%.3f', first)
+end

@@ -1,5 +1,4 @@
 #!lua flags=allow-oom,allow-cross-slot-keys,no-writes
--- include: names scores clock look
 --[[ hold_look looks for held timers in many partitions of one server. It writes nothing.
 ARGV    1  up to which due time, in ms, timers of a namespace that nobody has looked at yet are
            to be told of; 0: of none
@@ -10,27 +9,6 @@ there, of any namespace, with half a one more if there are others of this one th
 until then and that no claim has looked at, as text; -1 for one that is not here as a whole,
 because its slot is moving. Where so many of others wait that not all were looked at
 (look.lua), some may be of the namespace, and count so. ]]
-local cutoff, app, module, typ = math.min(tonumber(ARGV[1]), (read_clock())), ARGV[2], ARGV[3], ARGV[4]
-local out = {}
-
-local function is_meant(key)
-  local a, m, t = string.match(key or '', '^([^:]*):([^:]*):([^:]*):')
-  return a ~= nil and (app == '' or app == a) and (module == '' or module == m) and (typ == '' or typ == t)
-end
-
--- has_unseen tells whether the first members of a sorted set, up to a score, have one that is
--- meant. read returns the key and the due time of a member and its score.
-local function has_unseen(name, last, read)
-  local listed, n, all = look(name, '-inf', int(last), math.huge)
-  local due
-  for i = 1, 2 * n, 2 do
-    local key
-    key, due = read(listed[i], listed[i + 1])
-    if due and due <= cutoff and is_meant(key) then return true end
-  end
-  -- They are in the order of their due times.
-  return not all and (not due or due <= cutoff)
-end
 
 local function of_due(member, score) return string.match(member, '^:[^:]*:(.*)$') or member, tonumber(score) end
 
@@ -39,17 +17,43 @@ local function of_firing(ref)
   return key, tonumber(due)
 end
 
-for i = 5, #ARGV do
-  local prefix = PREFIX .. ARGV[i] .. SUFFIX -- never exists, see index.lua
-  local due, firing = prefix .. 'due', prefix .. 'firing'
-  local here = redis.pcall('EXISTS', due, firing, prefix)
-  local count
-  if type(here) == 'table' then
-    count = -1
-  elseif here > 0 then
-    count = redis.call('ZCOUNT', firing, HELD_TEXT, '+inf')
-    if cutoff > 0 and (has_unseen(due, cutoff, of_due) or has_unseen(firing, 0, of_firing)) then count = count + 0.5 end
+function steps.hold_look(KEYS, ARGV)
+  index.begin()
+  look.begin()
+  local cutoff, app, module, typ = math.min(tonumber(ARGV[1]), run.now), ARGV[2], ARGV[3], ARGV[4]
+  local out = {}
+
+  local function is_meant(key)
+    local a, m, t = string.match(key or '', '^([^:]*):([^:]*):([^:]*):')
+    return a ~= nil and (app == '' or app == a) and (module == '' or module == m) and (typ == '' or typ == t)
   end
-  if count and count ~= 0 then out[#out + 1], out[#out + 2] = ARGV[i], string.format('%.1f', count) end
+
+  -- has_unseen tells whether the first members of a sorted set, up to a score, have one that is
+  -- meant. read returns the key and the due time of a member and its score.
+  local function has_unseen(name, last, read)
+    local listed, n, all = look.at(name, '-inf', int(last), math.huge)
+    local due
+    for i = 1, 2 * n, 2 do
+      local key
+      key, due = read(listed[i], listed[i + 1])
+      if due and due <= cutoff and is_meant(key) then return true end
+    end
+    -- They are in the order of their due times.
+    return not all and (not due or due <= cutoff)
+  end
+
+  for i = 5, #ARGV do
+    local prefix = PREFIX .. ARGV[i] .. SUFFIX -- never exists, see index.lua
+    local due, firing = prefix .. 'due', prefix .. 'firing'
+    local here = redis.pcall('EXISTS', due, firing, prefix)
+    local count
+    if type(here) == 'table' then
+      count = -1
+    elseif here > 0 then
+      count = redis.call('ZCOUNT', firing, HELD_TEXT, '+inf')
+      if cutoff > 0 and (has_unseen(due, cutoff, of_due) or has_unseen(firing, 0, of_firing)) then count = count + 0.5 end
+    end
+    if count and count ~= 0 then out[#out + 1], out[#out + 2] = ARGV[i], string.format('%.1f', count) end
+  end
+  return out
 end
-return out

@@ -1,5 +1,4 @@
 #!lua flags=allow-oom
--- include: scores clock index common score budget announce hold_find
 --[[ hold_release releases held timers of a namespace that no other hold covers: they are owed
 from then on, with their due times.
 KEYS    1  the partition's prefix
@@ -13,49 +12,52 @@ ARGV    1  the generation of the list of holds that the caller goes by
            fraction; 0 for at once
        10  how much later that is for each further one, in ms
        11  1 if they become dead letters, else 0
-       then the rivals, see hold_find.lua
+       then the rivals, see holds.lua
 Returns {how many were released, how many of these at times of their own, where to go on: two
 numbers as text, 1 if these were the last ones, else 0, and how many another hold keeps of those
 that were looked at}; or {-1} if the partition's copy of the list is of another generation. While the namespace is in that list until the resume is
-over, the FREED in the score (score.lua) tells claims that a timer was released.
+over, the FREED in the score (scores.lua) tells claims that a timer was released.
 If its reply is lost: the timers are released. The times that they have are used up. ]]
-open(KEYS[1])
-if not is_current(ARGV[1]) then return { -1 } end
-local cutoff, first, interval = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
-local refs, score, skip, last, kept = find_held(ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), cutoff, 12)
--- What is owed at once the next claim would hold again where a rival's cutoff covers it, too.
-local at_once = (ARGV[11] == '1' or #ARGV > 11) and score_at(0, FREED) or '0'
 
--- mark_dead has timers become dead letters. It returns for how many there was room.
-local function mark_dead()
-  local fits = fitting(firingdata_key, refs, BUDGET)
-  local records, marked = redis.call('HMGET', firingdata_key, unpack(refs, 1, fits)), {}
-  for i = 1, fits do
-    if tonumber(string.match(refs[i], '^%d+')) <= cutoff then
-      marked[#marked + 1], marked[#marked + 2] = refs[i], add_flag(records[i] or 'm:', 'h')
+function steps.hold_release(KEYS, ARGV)
+  index.open(KEYS[1])
+  if not holds.is_current(ARGV[1]) then return { -1 } end
+  local cutoff, first, interval = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
+  local refs, score, skip, last, kept = held.find(ARGV, 12, ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), cutoff)
+  -- What is owed at once the next claim would hold again where a rival's cutoff covers it, too.
+  local at_once = (ARGV[11] == '1' or #ARGV > 11) and scores.at(0, FREED) or '0'
+
+  -- mark_dead has timers become dead letters. It returns for how many there was room.
+  local function mark_dead()
+    local fits = index.fitting(run.firingdata, refs, BUDGET)
+    local records, marked = redis.call('HMGET', run.firingdata, unpack(refs, 1, fits)), {}
+    for i = 1, fits do
+      if tonumber(string.match(refs[i], '^%d+')) <= cutoff then
+        marked[#marked + 1], marked[#marked + 2] = refs[i], entry.add_flag(records[i] or 'm:', 'h')
+      end
     end
+    if #marked > 0 then redis.call('HSET', run.firingdata, unpack(marked)) end
+    return fits
   end
-  if #marked > 0 then redis.call('HSET', firingdata_key, unpack(marked)) end
-  return fits
-end
 
-local count, timed = #refs, 0
-if count > 0 and ARGV[11] == '1' then
-  count = mark_dead()
-  -- The rest is found again from the same place.
-  if count < #refs then score, skip, last, kept = tonumber(ARGV[5]), tonumber(ARGV[6]), false, 0 end
-end
-local freed = {}
-for i = 1, count do
-  local at = at_once
-  if first > 0 and tonumber(string.match(refs[i], '^%d+')) <= cutoff then
-    at = score_at(first + timed * interval, FREED)
-    timed = timed + 1
+  local count, timed = #refs, 0
+  if count > 0 and ARGV[11] == '1' then
+    count = mark_dead()
+    -- The rest is found again from the same place.
+    if count < #refs then score, skip, last, kept = tonumber(ARGV[5]), tonumber(ARGV[6]), false, 0 end
   end
-  freed[2 * i - 1], freed[2 * i] = at, refs[i]
+  local freed = {}
+  for i = 1, count do
+    local at = at_once
+    if first > 0 and tonumber(string.match(refs[i], '^%d+')) <= cutoff then
+      at = scores.at(first + timed * interval, FREED)
+      timed = timed + 1
+    end
+    freed[2 * i - 1], freed[2 * i] = at, refs[i]
+  end
+  if count > 0 then
+    redis.call('ZADD', run.firing, unpack(freed))
+    wake.at(timed == count and math.floor(first) or 0)
+  end
+  return { count, timed, int(score), int(skip), last and 1 or 0, kept }
 end
-if count > 0 then
-  redis.call('ZADD', firing_key, unpack(freed))
-  announce(timed == count and math.floor(first) or 0)
-end
-return { count, timed, int(score), int(skip), last and 1 or 0, kept }

@@ -6,6 +6,10 @@ ARGV    1  the namespace
         2  when the next time is, in ms, as the caller has read it
 Returns 1, or 0 if times were drawn meanwhile.
 If its reply is lost: again it changes nothing more. ]]
-local field = ':next:' .. ARGV[1]
-local drawn = tonumber(redis.call('HGET', KEYS[1] .. 'holds', field) or nil)
-return drawn == tonumber(ARGV[2]) and redis.call('HDEL', KEYS[1] .. 'holds', field) or 0
+
+function steps.hold_undraw(KEYS, ARGV)
+  index.open(KEYS[1])
+  local holds_key, field = run.prefix .. 'holds', ':next:' .. ARGV[1]
+  local drawn = tonumber(redis.call('HGET', holds_key, field) or nil)
+  return drawn == tonumber(ARGV[2]) and redis.call('HDEL', holds_key, field) or 0
+end

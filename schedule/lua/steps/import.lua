@@ -1,5 +1,4 @@
 #!lua
--- include: clock index common move owed fire beside payload announce rearm taken
 --[[ import sets timers as timerd export has read them elsewhere: with their own due times, past or not,
 attempts, origins and repetitions, so that they fire the same events. A timer that is there already, by
 its key, due time and attempt, is left alone; so is a key that has a timer or a value of its own, unless
@@ -16,64 +15,66 @@ ARGV       for each timer
 Returns for each 1; 0, it is there; -1, too many retries wait beside this key's timer; or -2, timerd may
 not write the key. Only with 1 anything was changed.
 If its reply is lost: again it returns 0, also of one that has fired within REMEMBER. ]]
-open(KEYS[1])
 
 -- add_own sets a key's own timer. The user's key comes first: if timerd may not write it, nothing has happened.
 local function add_own(key, due, record)
-  if redis.pcall('SET', key, mark(key), 'PXAT', int(due)).err then return -2 end
-  note_size(record)
-  redis.call('HSET', data_key, key, renewed(record))
-  redis.call('ZADD', due_key, int(due), key)
-  announce_first(key, due)
+  if redis.pcall('SET', key, trigger.mark(key), 'PXAT', int(due)).err then return -2 end
+  index.note_size(record)
+  redis.call('HSET', run.data, key, entry.renewed(record))
+  redis.call('ZADD', run.due, int(due), key)
+  wake.if_first(key, due)
   return 1
 end
 
 -- add_plan sets a repetition that is to be planned.
 local function add_plan(key, serial, record)
-  local ref = plan_ref(key, serial)
-  redis.call('HSET', firingdata_key, ref, record)
-  redis.call('ZADD', firing_key, '0', ref)
-  list_owed(prefix, { ref })
-  announce(0)
+  local ref = repetition.plan_ref(key, serial)
+  redis.call('HSET', run.firingdata, ref, record)
+  redis.call('ZADD', run.firing, '0', ref)
+  owing.list(run.prefix, { ref })
+  wake.at(0)
   return 1
 end
 
 -- add_owed has a timer be owed that is due already, and keeps its id from others, itself among them.
 local function add_owed(key, due, record)
-  note_size(record)
-  fire(key, due, record, 0)
-  redis.call('ZADD', fired_key, int(now + REMEMBER), ':i:' .. int(due) .. ':' .. key)
-  announce(0)
+  index.note_size(record)
+  firings.add(key, due, record, 0)
+  redis.call('ZADD', run.fired, int(run.now + clock.REMEMBER), ':i:' .. int(due) .. ':' .. key)
+  wake.at(0)
   return 1
 end
 
 -- add sets a timer that is not there, and returns what this step does.
 local function add(key, due, place, record, attempt, serial)
-  if due <= now and place ~= 'plan' then return add_owed(key, due, record) end
+  if due <= run.now and place ~= 'plan' then return add_owed(key, due, record) end
   if place == 'beside' then
-    if not add_beside(key, due, attempt, record, '') then return -1 end
-    note_size(record)
-    announce_first(':' .. int(due) .. '.' .. attempt .. ':' .. key, due)
+    if not beside.add(key, due, attempt, record, '') then return -1 end
+    index.note_size(record)
+    wake.if_first(':' .. int(due) .. '.' .. attempt .. ':' .. key, due)
     return 1
   end
   local exists = redis.pcall('EXISTS', key)
   if type(exists) == 'table' then return -2 end
-  if exists == 1 or pending(key) then return 0 end
+  if exists == 1 or index.pending(key) then return 0 end
   if place == 'plan' then return add_plan(key, serial, record) end
   return add_own(key, due, record)
 end
 
-local out = {}
-for i = 1, #ARGV, 6 do
-  local key, due, place, header, serial = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2], ARGV[i + 3] .. ':', tonumber(ARGV[i + 5])
-  local attempt, result = attempt_of(header), 0
-  if not (serial > 0 and serial_of(key) or is_taken(key, due, attempt, true)) then
-    result = add(key, due, place, header .. ARGV[i + 4], attempt, serial)
+function steps.import(KEYS, ARGV)
+  index.open(KEYS[1])
+  local out = {}
+  for i = 1, #ARGV, 6 do
+    local key, due, place, header, serial = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2], ARGV[i + 3] .. ':', tonumber(ARGV[i + 5])
+    local attempt, result = entry.attempt(header), 0
+    if not (serial > 0 and repetition.serial_of(key) or firings.is_taken(key, due, attempt, true)) then
+      result = add(key, due, place, header .. ARGV[i + 4], attempt, serial)
+    end
+    if result == 1 then
+      if serial > 0 then redis.call('ZADD', run.prefix .. 'repeat', int(place == 'plan' and -serial or serial), key) end
+      apps.announce(apps.unknown(apps.of(key)))
+    end
+    out[#out + 1] = result
   end
-  if result == 1 then
-    if serial > 0 then redis.call('ZADD', prefix .. 'repeat', int(place == 'plan' and -serial or serial), key) end
-    announce_app(unknown_app(app_of(key)))
-  end
-  out[#out + 1] = result
+  return out
 end
-return out

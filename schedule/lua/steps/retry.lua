@@ -1,5 +1,4 @@
 #!lua flags=allow-oom
--- include: clock index common free_due announce rearm
 --[[ retry sets a timer again, after a failed attempt or because it was postponed or is replayed:
 once per event id, however often it is called. If the key was set again, both timers are kept: the
 retry waits beside the newer one. If the retry is due already, it is owed. As attempt 1 it may be due
@@ -14,30 +13,33 @@ ARGV    1  id of the event that is followed
 Returns the due time; -1 if this event's retry was set before; or -2, and nothing has
 changed, if too many retries wait beside this key's newer timer.
 If its reply is lost: a second call returns -1. ]]
-open(KEYS[1])
-local retried_key = prefix .. 'retried'
-if redis.call('ZSCORE', retried_key, ARGV[1]) then return -1 end
-local key, due, record = ARGV[2], math.max(tonumber(ARGV[3]), 1), ARGV[4] .. ARGV[5] .. ':' .. ARGV[6]
-local member
-if ARGV[4] == '1' then
-  -- A first firing leaves no tombstone of its id. But the last claim of the key left one of the key, and
-  -- what was claimed by then was due by then.
-  local last = math.min(tonumber(redis.call('ZSCORE', fired_key, key) or 0), now)
-  if due <= last and due > now - REMEMBER then due = last + 1 end
-  due = free_due(key, due)
+
+function steps.retry(KEYS, ARGV)
+  index.open(KEYS[1])
+  local retried_key = run.prefix .. 'retried'
+  if redis.call('ZSCORE', retried_key, ARGV[1]) then return -1 end
+  local key, due, record = ARGV[2], math.max(tonumber(ARGV[3]), 1), ARGV[4] .. ARGV[5] .. ':' .. ARGV[6]
+  local member
+  if ARGV[4] == '1' then
+    -- A first firing leaves no tombstone of its id. But the last claim of the key left one of the key, and
+    -- what was claimed by then was due by then.
+    local last = math.min(tonumber(redis.call('ZSCORE', run.fired, key) or 0), run.now)
+    if due <= last and due > run.now - clock.REMEMBER then due = last + 1 end
+    due = firings.free_due(key, due)
+  end
+  if due <= run.now then
+    due = tonumber(string.match(firings.add_retry(key, due, record, 0), '^%d+'))
+    index.note_size(record)
+  else
+    due, member = beside.rearm(key, due, ARGV[4], record)
+    if not due then return -2 end
+  end
+  redis.call('ZADD', retried_key, run.now, ARGV[1])
+  if member then
+    apps.announce(apps.unknown(apps.of(key)))
+    wake.if_first(member, due)
+  else
+    wake.at(0)
+  end
+  return due
 end
-if due <= now then
-  due = tonumber(string.match(fire_retry(key, due, record, 0), '^%d+'))
-  note_size(record)
-else
-  due, member = rearm(key, due, ARGV[4], record)
-  if not due then return -2 end
-end
-redis.call('ZADD', retried_key, now, ARGV[1])
-if member then
-  announce_app(unknown_app(app_of(key)))
-  announce_first(member, due)
-else
-  announce(0)
-end
-return due

@@ -1,5 +1,4 @@
 #!lua flags=allow-oom,allow-cross-slot-keys,no-writes
--- include: names tags clock
 --[[ scan_heads looks for due timers in many partitions of one server of a cluster, as scan_due
 does, but for the counts and what is to be removed. To ask how many there are takes half of what
 it takes to ask for the first. It writes nothing.
@@ -9,9 +8,7 @@ ARGV    1  the hash tags of the partitions, one after the other
 Returns {this server's clock in unix ms, then for each partition with something to claim its hash
 tag, when: a due time or the end of a lease in ms, 0 for at once, or -1 if the partition is
 not here, and when the first lease ends, or -1}. ]]
-local now, tags = read_clock(), ARGV[1]
-local horizon, lease_horizon = int(now + tonumber(ARGV[2])), ARGV[3] and int(now + tonumber(ARGV[3]))
-local out, n = { now }, 1
+
 local DUE, FIRING = SUFFIX .. 'due', SUFFIX .. 'firing'
 
 -- first returns the lowest score of a sorted set, or an infinite one if nothing counts, or -1.
@@ -20,16 +17,22 @@ local function first(key, many)
   return many > 0 and tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) or math.huge
 end
 
-for i = 1, #tags, TAG_LETTERS do
-  local begin = PREFIX .. string.sub(tags, i, i + TAG_LETTERS - 1)
-  local due, firing = begin .. DUE, begin .. FIRING
-  local waiting = redis.pcall('ZCOUNT', due, '-inf', horizon)
-  local leased = lease_horizon and redis.pcall('ZCOUNT', firing, '-inf', lease_horizon) or 0
-  if waiting ~= 0 or leased ~= 0 then
-    local ends = first(firing, leased)
-    out[n + 1], out[n + 2] = string.sub(tags, i, i + TAG_LETTERS - 1), math.min(first(due, waiting), ends)
-    out[n + 3] = ends < math.huge and ends or -1
-    n = n + 3
+function steps.scan_heads(KEYS, ARGV)
+  local now, tags = clock.read(), ARGV[1]
+  local horizon, lease_horizon = int(now + tonumber(ARGV[2])), ARGV[3] and int(now + tonumber(ARGV[3]))
+  local out, n = { now }, 1
+
+  for i = 1, #tags, TAG_LETTERS do
+    local begin = PREFIX .. string.sub(tags, i, i + TAG_LETTERS - 1)
+    local due, firing = begin .. DUE, begin .. FIRING
+    local waiting = redis.pcall('ZCOUNT', due, '-inf', horizon)
+    local leased = lease_horizon and redis.pcall('ZCOUNT', firing, '-inf', lease_horizon) or 0
+    if waiting ~= 0 or leased ~= 0 then
+      local ends = first(firing, leased)
+      out[n + 1], out[n + 2] = string.sub(tags, i, i + TAG_LETTERS - 1), math.min(first(due, waiting), ends)
+      out[n + 3] = ends < math.huge and ends or -1
+      n = n + 3
+    end
   end
+  return out
 end
-return out

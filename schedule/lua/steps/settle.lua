@@ -1,5 +1,4 @@
 #!lua flags=allow-oom,allow-cross-slot-keys
--- include: owed
 --[[ settle forgets firings.
 KEYS    1  the partition's prefix; or none, for many partitions of one server
 ARGV    their refs; or for each partition its prefix, how many refs, and these
@@ -15,18 +14,20 @@ local function settle_in(prefix, refs)
   redis.call('ZREM', prefix .. 'firing', unpack(refs))
   if listed > 0 then
     redis.call('ZREM', prefix .. 'refused', unpack(refs))
-    unlist_owed(prefix, refs)
+    owing.unlist(prefix, refs)
   end
   redis.call('HDEL', prefix .. 'firingdata', unpack(refs))
 end
 
-if KEYS[1] then return settle_in(KEYS[1], ARGV) or {} end
-local away, place, i = {}, 0, 1
-while i < #ARGV do
-  local last = i + 1 + tonumber(ARGV[i + 1])
-  place = place + 1
-  local fine, refusal = pcall(settle_in, ARGV[i], { unpack(ARGV, i + 2, last) })
-  if not fine or refusal then away[#away + 1] = place end
-  i = last + 1
+function steps.settle(KEYS, ARGV)
+  if KEYS[1] then return settle_in(KEYS[1], ARGV) or {} end
+  local away, place, i = {}, 0, 1
+  while i < #ARGV do
+    local last = i + 1 + tonumber(ARGV[i + 1])
+    place = place + 1
+    local fine, refusal = pcall(settle_in, ARGV[i], { unpack(ARGV, i + 2, last) })
+    if not fine or refusal then away[#away + 1] = place end
+    i = last + 1
+  end
+  return away
 end
-return away

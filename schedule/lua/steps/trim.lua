@@ -1,5 +1,4 @@
 #!lua flags=allow-oom,allow-cross-slot-keys
--- include: names
 --[[ trim forgets old event ids whose retry was set, in many partitions of one server of
 a cluster. It leaves out a partition that is not here.
 ARGV    1  up to when, in ms
@@ -7,11 +6,14 @@ ARGV    1  up to when, in ms
         then the hash tags of the partitions
 Returns 0.
 If its reply is lost: again it forgets more of the old ids. ]]
-for i = 3, #ARGV do
-  local retried = PREFIX .. ARGV[i] .. SUFFIX .. 'retried'
-  local old = redis.pcall('ZCOUNT', retried, '-inf', ARGV[1])
-  if type(old) == 'number' and old > 0 then
-    redis.call('ZREMRANGEBYRANK', retried, 0, math.min(old, tonumber(ARGV[2])) - 1)
+
+function steps.trim(KEYS, ARGV)
+  for i = 3, #ARGV do
+    local retried = PREFIX .. ARGV[i] .. SUFFIX .. 'retried'
+    local old = redis.pcall('ZCOUNT', retried, '-inf', ARGV[1])
+    if type(old) == 'number' and old > 0 then
+      redis.call('ZREMRANGEBYRANK', retried, 0, math.min(old, tonumber(ARGV[2])) - 1)
+    end
   end
+  return 0
 end
-return 0

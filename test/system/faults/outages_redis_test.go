@@ -157,11 +157,11 @@ func TestOutagesOfRights(t *testing.T) {
 		return func(*scene) { x.Do(append([]any{"ACL", "SETUSER", "timerd"}, change...)...) }
 	}
 	lacks := outage{level: diag.Fail, check: diag.CheckRights, ready: "redis"}
-	command, script, channel := lacks, lacks, lacks
+	command, step, channel := lacks, lacks, lacks
 	command.name, command.text, command.bring = "a command is refused", `user timerd lacks \+zadd`, acl("-zadd")
 	command.fix = `redis-cli ACL SETUSER timerd \+zadd`
-	script.name, script.text, script.bring = "scripts are refused", `user timerd lacks \+evalsha`, acl("-evalsha")
-	script.fix = `redis-cli ACL SETUSER timerd \+evalsha`
+	step.name, step.text, step.bring = "steps are refused", `user timerd lacks \+fcall`, acl("-fcall")
+	step.fix = `redis-cli ACL SETUSER timerd \+fcall`
 	channel.name, channel.text = "events are refused", `user timerd lacks &__keyevent@0__:expired`
 	channel.bring = acl("resetchannels", "&timerd:*", "&__keyspace@0__:*:*:*:*", "&__keyspace@0__:timerd:canary:*")
 	channel.fix = `redis-cli ACL SETUSER timerd '&__keyevent@0__:expired'`
@@ -180,7 +180,7 @@ func TestOutagesOfRights(t *testing.T) {
 		x.Env["TIMERD_REDIS_URL"] = url
 		x.p.Measures(true, `timerd_keyspace_events_complete 1`)
 	}
-	x.play(command, script, channel, namespace, outage{
+	x.play(command, step, channel, namespace, outage{
 		name: "another password", level: diag.Fail, check: diag.CheckRedis, ready: "redis", text: `WRONGPASS `,
 		bring: func(*scene) {
 			acl("resetpass", ">another")(x)

@@ -40,7 +40,7 @@ func TestServeRefusesAtOnce(t *testing.T) {
 		{"TIMERD_NATS_URL=" + testenv.OldNATS(t, s.NATS, "2.9.25"), "nats-server 2.9.25 is too old; to fix it: upgrade", 1},
 		{"TIMERD_STREAM_REPLICAS=3", "cannot be made with 3 replicas", 1},
 		{"TIMERD_REDIS_URL=" + unable.URL(0), "has no functions; to fix it: use Redis 7.0 or later, or Valkey", 1},
-		{"TIMERD_REDIS_URL=" + bare.UserURL("app", "any", 0), "user app lacks +eval +evalsha +fcall +fcall_ro +function|list +function|load +info +script|load; to fix it: ", 1},
+		{"TIMERD_REDIS_URL=" + bare.UserURL("app", "any", 0), "user app lacks +eval +evalsha +fcall +fcall_ro +function|delete +function|list +function|load +info +script|load; to fix it: ", 1},
 		{"TIMERD_HTTP_ADDR=" + s.NATS.Addr(), "TIMERD_HTTP_ADDR", 1},
 		{"TIMERD_CONSOLE_ADDR=" + s.NATS.Addr(), "TIMERD_CONSOLE_ADDR", 1},
 		{"TIMERD_CONSOLE_ADDR=:8081", "TIMERD_CONSOLE_PASSWORD", 2},

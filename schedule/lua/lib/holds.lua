@@ -1,13 +1,12 @@
--- include: clock
 -- Holds. What is held is not claimed: once due it is in firing with the score HELD plus its
 -- due time. The field :h: of data is this partition's copy of the list of holds:
 --   <generation>;  then for each hold  <until>,<cutoff>,<a>,<m>,<t>:<app><module><type>
 -- with the lengths a, m and t of the parts, 0 for one that stands for any. until is when it
 -- ends, in ms, or 0. cutoff is 0, or up to which due time it still holds: it is being resumed.
 
--- read_holds reads such a text, which may be missing. It returns its generation, and
+-- holds.read reads such a text, which may be missing. It returns its generation, and
 -- unless nothing is held a function that tells of a key and its due time whether they are.
-local function read_holds(text)
+function holds.read(text)
   if not text then return 0, nil end
   local generation, at = string.match(text, '^(%d+);()')
   local forms, some = {}, false -- by which parts count: name -> the last due time held
@@ -16,7 +15,7 @@ local function read_holds(text)
     if not from then break end
     local app, module = string.sub(text, from, from + a - 1), string.sub(text, from + a, from + a + m - 1)
     at = from + a + m + t
-    if ends == '0' or now < tonumber(ends) then
+    if ends == '0' or run.now < tonumber(ends) then
       local form = (a ~= '0' and 1 or 0) + (m ~= '0' and 2 or 0) + (t ~= '0' and 4 or 0)
       forms[form] = forms[form] or {}
       forms[form][app .. ':' .. module .. ':' .. string.sub(text, at - t, at - 1)] = cutoff == '0' and math.huge or tonumber(cutoff)
@@ -33,4 +32,19 @@ local function read_holds(text)
     end
     return false
   end
+end
+
+-- holds.of returns the function of holds.read for the data of a partition. All partitions have copies of one list: a
+-- call for many partitions reads it once.
+function holds.of(data)
+  local text = redis.call('HGET', data, ':h:')
+  if text ~= run.holds_text then
+    run.holds_text, run.is_held = text, select(2, holds.read(text or nil))
+  end
+  return run.is_held
+end
+
+-- holds.is_current tells whether the partition's copy of the list has a generation.
+function holds.is_current(generation)
+  return (holds.read(redis.call('HGET', run.data, ':h:') or nil)) == tonumber(generation)
 end

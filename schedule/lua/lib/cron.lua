@@ -1,4 +1,3 @@
--- include: clock
 -- The grammar of cron expressions, and its faults, as internal/cron/fields.go has them. What an
 -- expression means in a zone is computed there: Redis knows no zones.
 
@@ -178,7 +177,7 @@ end
 -- has_date tells whether any day within the horizon is one that an expression names. It
 -- looks at a day more at either end, for the zones.
 local function has_date(days, months, weekdays, either)
-  local today = math.floor(now / 86400000) - 1
+  local today = math.floor(run.now / 86400000) - 1
   local year, month, day = date_of(today)
   local length, last_year = month_length(year, month), year + HORIZON
   for at = today, today + HORIZON * 366 + 2 do
@@ -227,9 +226,9 @@ local function is_duration(text)
   return text ~= '' and string.gsub(string.gsub(text, '%d+%.?%d*ms', ''), '%d+%.?%d*[smhd]', '') == ''
 end
 
--- parse_cron reads an expression. It returns it with one space between its fields, or nil and
+-- cron.parse reads an expression. It returns it with one space between its fields, or nil and
 -- what is wrong.
-local function parse_cron(expression)
+function cron.parse(expression)
   if #expression > MAX_EXPRESSION then
     return nil, 'cron expression of ' .. #expression .. ' bytes: want at most ' .. MAX_EXPRESSION
   end
@@ -263,9 +262,9 @@ end
 -- each other, it is taken for one.
 local function is_field(zone) return not read_field(FIELDS.WEEKDAY, zone, {}, read_weekday) or not read_field(FIELDS.MONTH, zone, {}) end
 
--- check_zone returns what is wrong with the name of a zone, or nil. Whether there is such a
+-- cron.check_zone returns what is wrong with the name of a zone, or nil. Whether there is such a
 -- zone only timerds know.
-local function check_zone(zone)
+function cron.check_zone(zone)
   if #zone > MAX_ZONE then return 'zone of ' .. #zone .. ' bytes: want at most ' .. MAX_ZONE end
   if zone == 'Local' or not string.find(zone, '^[A-Z][A-Za-z0-9_+/-]*$') or is_field(zone) then
     return 'zone ' .. quote(zone) .. ' is not in the time zone database: want a name such as Europe/Berlin or UTC'

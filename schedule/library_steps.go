@@ -1,0 +1,130 @@
+package schedule
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+// stepServers is which servers have the library of the steps, as far as this process has found it there. It is safe for
+// concurrent use.
+type stepServers struct{ names sync.Map } // *redis.Client -> the name of the library
+
+// has reports whether a server has the library.
+func (s *stepServers) has(server *redis.Client, scripts *scripts) bool {
+	name, ok := s.names.Load(server)
+	return ok && name == scripts.steps().name
+}
+
+// set records whether a server has a library.
+func (s *stepServers) set(server *redis.Client, name string, has bool) {
+	if has {
+		s.names.Store(server, name)
+	} else {
+		s.names.CompareAndDelete(server, name)
+	}
+}
+
+// load loads a library. A server that is out of memory refuses it, which it does not a script; a user may lack the
+// right. Then the steps run as scripts there until it is loaded.
+func (s *stepServers) load(ctx context.Context, server *redis.Client, l stepLibrary) error {
+	err := server.FunctionLoad(ctx, l.text).Err()
+	if err != nil && strings.HasSuffix(err.Error(), "already exists") { // by another timerd of this version
+		err = nil
+	}
+	s.set(server, l.name, err == nil)
+	if err != nil {
+		return fmt.Errorf("schedule: load the library of steps %q: %w", l.name, err)
+	}
+	return nil
+}
+
+// unusedFor is for how long no timerd must have said that it uses a library of steps before it is deleted. One whose
+// library is gone loads it again, so this only keeps a timerd that begins from doing that.
+const unusedFor = time.Minute
+
+// ensureSteps loads the library of the steps if it is not among the names of a server's, and deletes those of this
+// database that no timerd uses any more. Whatever the server refuses is left to the next call: without the library the
+// steps run as scripts.
+func (n *Node) ensureSteps(ctx context.Context, names []string) error {
+	s := n.schedule
+	own, others, has := s.scripts.Load().steps(), []string(nil), false
+	for _, name := range names {
+		if name == own.name {
+			has = true
+		} else if strings.HasPrefix(name, stepLibraryPrefix(s.db)) {
+			others = append(others, name)
+		}
+	}
+	if has {
+		s.loaded.set(n.server, own.name, true)
+	} else if err := s.loaded.load(ctx, n.server, own); err != nil && !isAnswer(err) {
+		return err
+	}
+	unused, err := n.unusedSteps(ctx, others)
+	if err != nil {
+		return err
+	}
+	for _, name := range unused {
+		if err := n.server.FunctionDelete(ctx, name).Err(); err != nil && !isAnswer(err) {
+			return fmt.Errorf("schedule: delete the library of steps %q: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// unusedSteps returns those of some libraries of steps that no timerd has said for long that it uses.
+func (n *Node) unusedSteps(ctx context.Context, names []string) (unused []string, err error) {
+	if len(names) == 0 {
+		n.unusedSince = nil
+		return nil, nil
+	}
+	said, err := n.schedule.rdb.HVals(ctx, keys.Single.About()).Result()
+	if err != nil {
+		return nil, fmt.Errorf("schedule: ask for the libraries of the timerds: %w", err)
+	}
+	used := map[string]bool{}
+	for _, text := range said {
+		var about aboutSteps
+		if json.Unmarshal([]byte(text), &about) == nil {
+			used[about.Steps] = true
+		}
+	}
+	since := map[string]time.Time{}
+	for _, name := range names {
+		before, ok := n.unusedSince[name]
+		switch {
+		case used[name]:
+		case !ok:
+			since[name] = time.Now()
+		case time.Since(before) < unusedFor:
+			since[name] = before
+		default:
+			unused = append(unused, name)
+		}
+	}
+	n.unusedSince = since
+	return unused, nil
+}
+
+// aboutSteps is what a timerd says with its heartbeats besides Self.
+type aboutSteps struct {
+	Steps string `json:"steps,omitempty"` // the name of its library of steps
+}
+
+// HasSteps reports whether the server has the library of the steps of this version and payload limit.
+func (n *Node) HasSteps(ctx context.Context) (bool, error) {
+	name := n.schedule.scripts.Load().steps().name
+	found, err := n.server.FunctionList(ctx, redis.FunctionListQuery{LibraryNamePattern: name}).Result()
+	if err != nil {
+		return false, fmt.Errorf("schedule: list the library of steps: %w", err)
+	}
+	return len(found) > 0, nil
+}

@@ -1,2 +1,0 @@
-#!lua name=timerd
--- include: timers cancel get repeat

@@ -1,0 +1,77 @@
+-- The function library: what clients call. A function gets the timer's key alone, and
+-- finds the partition by it. In a cluster it answers TRYAGAIN, and has changed nothing,
+-- while the slot of the key moves to another server.
+
+arguments.MAX_KEY, arguments.MAX_PART, arguments.MAX_DELAY, arguments.MAX_ATTEMPT = 1024, 128, 315360000000, 2147483647
+
+function arguments.fault(text) return redis.error_reply('ERR timerd: ' .. text) end
+
+-- arguments.check_key returns what is wrong with a timer key, or nil and its app.
+function arguments.check_key(key)
+  if #key > arguments.MAX_KEY then
+    return 'the key has ' .. #key .. ' bytes, at most ' .. arguments.MAX_KEY .. ' are allowed'
+  end
+  local app, module, typ = string.match(key, '^([^:]+):([^:]+):([^:]+):.+$')
+  if not app then
+    return 'the key is not a timer key: want app:module:type:id with four non-empty parts'
+  end
+  if #app > arguments.MAX_PART or #module > arguments.MAX_PART or #typ > arguments.MAX_PART then
+    return 'app, module and type of the key may have at most ' .. arguments.MAX_PART .. ' bytes each'
+  end
+  return nil, app
+end
+
+-- The length of an argument comes first: a pattern takes Redis 10 ns and more for each byte, of which
+-- there may be 512 MB. So does the number of arguments: more than MAX_ARGUMENTS say something twice.
+arguments.MAX_WORD, arguments.MAX_ARGUMENTS = 16, 32
+
+-- MAX_INTEGER is the length of an integer of 64 bits. What is out of range is refused as that.
+local MAX_INTEGER = 20
+
+-- arguments.parse_integer reads an integer, or returns nil.
+function arguments.parse_integer(s)
+  if s and #s <= MAX_INTEGER and string.find(s, '^-?%d+$') then return tonumber(s) end
+end
+
+-- word returns an argument in capitals; nothing for one that is too long for any option, or missing.
+function arguments.word(s) return s and #s <= arguments.MAX_WORD and string.upper(s) or '' end
+
+-- arguments.too_large says that a payload is.
+function arguments.too_large(payload)
+  return 'the payload has ' .. #payload .. ' bytes, at most ' .. int(MAX_PAYLOAD) .. ' are allowed'
+end
+
+-- arguments.too_many says that arguments are.
+function arguments.too_many(args) return #args .. ' arguments, at most ' .. arguments.MAX_ARGUMENTS .. ' are allowed' end
+
+-- arguments.read_late reads LATE ms and perhaps DROP, at a place among arguments. It returns the option of
+-- the record, and the place behind it; or nil and what is wrong.
+function arguments.read_late(args, i)
+  local ms = arguments.parse_integer(args[i + 1])
+  if not ms or ms < 0 or ms > arguments.MAX_DELAY then
+    return nil, 'LATE wants milliseconds, an integer from 0 (no limit) to ' .. int(arguments.MAX_DELAY)
+  end
+  local drop = arguments.word(args[i + 2]) == 'DROP'
+  return (drop and ';D=' or ';L=') .. int(math.abs(ms)), i + (drop and 3 or 2)
+end
+
+local TRACE_BYTES = 55
+
+-- arguments.trace_option returns the option of a record with a W3C traceparent, or nothing of a malformed one.
+function arguments.trace_option(text)
+  if #text ~= TRACE_BYTES then return '' end
+  local version, trace, span = string.match(text, '^(%x%x)%-(%x+)%-(%x+)%-%x%x$')
+  if not version or #trace ~= 32 or #span ~= 16 or version == 'ff' or string.find(text, '%u')
+    or not string.find(trace, '[^0]') or not string.find(span, '[^0]') then return '' end
+  return ';T=' .. text
+end
+
+-- arguments.open_one_key returns the key of a function that takes nothing else, and opens its
+-- index; or an error reply behind it.
+function arguments.open_one_key(name, keys, args)
+  if #keys ~= 1 then return nil, arguments.fault(name .. ' wants one key, got ' .. #keys) end
+  if #args > 0 then return nil, arguments.fault(name .. ' takes no arguments') end
+  local wrong = arguments.check_key(keys[1])
+  if wrong then return nil, arguments.fault(wrong) end
+  return keys[1], partition.open(keys[1])
+end

@@ -1,0 +1,24 @@
+-- repetition.plan_ref returns the ref of a repetition that is to be planned, with its serial.
+function repetition.plan_ref(key, serial) return int(math.floor(serial / 1000)) .. ':0:' .. key end
+
+-- repetition.serial_of returns the serial of a key's repetition, or nil.
+function repetition.serial_of(key) return tonumber(redis.call('ZSCORE', run.prefix .. 'repeat', key) or nil) end
+
+-- repetition.finish ends the repetition of a key, if serial is not nil: what is under way of it arms
+-- nothing any more, and what is to be planned goes.
+function repetition.finish(key, serial)
+  if not serial then return end
+  redis.call('ZREM', run.prefix .. 'repeat', key)
+  if serial < 0 then
+    local ref = repetition.plan_ref(key, -serial)
+    redis.call('ZREM', run.firing, ref)
+    redis.call('ZREM', run.prefix .. 'refused', ref)
+    redis.call('HDEL', run.firingdata, ref)
+  end
+end
+
+-- repetition.cancel takes a key's own timer out of the schedule, and ends its repetition.
+function repetition.cancel(key)
+  index.forget(key)
+  repetition.finish(key, repetition.serial_of(key))
+end

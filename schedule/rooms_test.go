@@ -1,0 +1,127 @@
+package schedule
+
+import (
+	"io/fs"
+	"maps"
+	"os"
+	"path"
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+)
+
+func TestRoomsAreAddedWhereTheyAreUsed(t *testing.T) {
+	t.Parallel()
+	files := fstest.MapFS{
+		"lib/base.lua":  {Data: []byte("local run\n-- comment\n")},
+		"lib/one.lua":   {Data: []byte("function one.go()\n  return two.NAME, GIVEN -- comment\nend\n")},
+		"lib/two.lua":   {Data: []byte("--[[ three.none\nof it ]]\ntwo.NAME = 2\n")},
+		"lib/three.lua": {Data: []byte("function three.go() return one.go() end\n")},
+		"lib/other.lua": {Data: []byte("function four.go() return OTHER end\n")},
+	}
+	r, err := newRooms(files, "lib", []constant{declared("local GIVEN, MORE = 1, 2\n"), declared("local OTHER = 3\n")}, map[string]string{"four": "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const one = "do\nfunction one.go()\n  return two.NAME, GIVEN -- comment\nend\nend\n"
+	for text, want := range map[string]string{
+		"return 1\n":         "#!lua\nlocal run\nreturn 1\n",
+		"return one.go()\n":  "#!lua\nlocal run\nlocal GIVEN, MORE = 1, 2\nlocal one, two = {}, {}\n" + one + "do\ntwo.NAME = 2\nend\nreturn one.go()\n",
+		"return four.go()\n": "#!lua\nlocal run\nlocal OTHER = 3\nlocal four = {}\ndo\nfunction four.go() return OTHER end\nend\nreturn four.go()\n",
+	} {
+		if got := r.assemble("#!lua\n", text); got != want {
+			t.Errorf("%q: %q, want %q", text, got, want)
+		}
+	}
+}
+
+// luaFiles parses all files of Lua, by their paths.
+func luaFiles(t *testing.T) map[string]*luaFile {
+	t.Helper()
+	all := map[string]*luaFile{}
+	for _, folder := range []struct {
+		files fs.FS
+		dir   string
+	}{{lua, "lua/lib"}, {lua, "lua/functions"}, {lua, "lua/steps"}, {os.DirFS("../internal/query"), "lua"}} {
+		entries, err := fs.ReadDir(folder.files, folder.dir)
+		if err != nil || len(entries) == 0 {
+			t.Fatalf("%d files in %s, %v", len(entries), folder.dir, err)
+		}
+		for _, entry := range entries {
+			name := path.Join(folder.dir, entry.Name())
+			text, err := fs.ReadFile(folder.files, name)
+			if err != nil || all[name] != nil {
+				t.Fatalf("%s: %v, or there are two", name, err)
+			}
+			all[name] = parseLua(name, string(text))
+		}
+	}
+	return all
+}
+
+// Each name that a file of Lua uses is declared: by itself, by a room or by Go. Redis finds others only when it comes
+// to them. And whatever a room declares is used.
+func TestLuaUsesWhatIsDeclared(t *testing.T) {
+	t.Parallel()
+	files := luaFiles(t)
+	known, defined, used := map[string]bool{}, map[string]bool{}, map[string]bool{}
+	for _, name := range strings.Fields("redis tonumber string math table unpack ipairs pairs type pcall error select cjson bit run int BUDGET steps") {
+		known[name] = true
+	}
+	s := newScripts(DefaultMaxPayload, true, 0)
+	for room := range s.rooms.all {
+		known[room] = true
+	}
+	for _, c := range s.rooms.constants {
+		for _, name := range c.names {
+			known[name] = true
+		}
+	}
+	for _, f := range files {
+		maps.Copy(defined, f.defines)
+	}
+	for name, f := range files {
+		for _, use := range f.free {
+			if isScript := path.Dir(name) == "lua"; !known[use.name] && !(isScript && (use.name == "KEYS" || use.name == "ARGV")) {
+				t.Errorf("%s: nobody declares %v", name, use)
+			}
+		}
+		for _, use := range f.members {
+			room, _, _ := strings.Cut(use.name, ".")
+			used[use.name] = true
+			if s.rooms.all[room].text != "" && !defined[use.name] {
+				t.Errorf("%s: nobody declares %v", name, use)
+			}
+		}
+	}
+	for name := range defined {
+		if !used[name] && !strings.HasPrefix(name, "steps.") {
+			t.Errorf("nobody uses %s", name)
+		}
+	}
+}
+
+// A library's variables outlive a call. So index.begin makes all that is of a call anew, in run, and no function sets
+// anything else outside itself. Only noted.lua keeps what it says.
+func TestNothingButRunOutlivesACall(t *testing.T) {
+	t.Parallel()
+	for name, f := range luaFiles(t) {
+		if path.Dir(name) == "lua" || name == "lua/lib/noted.lua" { // scripts, and see above
+			continue
+		}
+		for _, use := range f.outlives {
+			if !strings.HasPrefix(use.name, "run.") && !(use.name == "run" && name == "lua/lib/index.lua") {
+				t.Errorf("%s: a function sets %v, which outlives it", name, use)
+			}
+		}
+	}
+	f := parseLua("", "local a, t = 1, {}\nlocal function f(b)\n  local c = {}\n  b, c.d = 1, 2\n  a = 2\n  t.x, t.y = 1\n  e = 3\n  local function g() b = 3 end\nend\n")
+	var found []string
+	for _, use := range f.outlives {
+		found = append(found, use.String())
+	}
+	if want := []string{"a in line 5", "t.x in line 6", "t.y in line 6", "e in line 7"}; !slices.Equal(found, want) {
+		t.Errorf("found %q, want %q", found, want)
+	}
+}
