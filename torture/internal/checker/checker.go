@@ -251,7 +251,7 @@ func (j *judge) stray(key string, t *timeline, m history.Message) {
 		return
 	}
 	for _, f := range t.firings {
-		if !f.isOf(m) || f.force != must {
+		if !f.isOf(m) || f.force != must || f.cameApartFrom(m) {
 			continue
 		}
 		switch {

@@ -95,6 +95,11 @@ func (f *firing) isOf(m history.Message) bool {
 	return f.dead == (m.Stream == history.DeadStream && !inPlace(m)) && f.isDue(m.Due, 2)
 }
 
+// cameApartFrom reports whether a firing came at another of the times at which it may have been due than a message's.
+func (f *firing) cameApartFrom(m history.Message) bool {
+	return len(f.seen) > 0 && !slices.ContainsFunc(f.seen, func(seen history.Message) bool { return max(seen.Due-m.Due, m.Due-seen.Due) <= 2 })
+}
+
 // isDue tells whether a firing is due at a time, give or take some ms.
 func (f *firing) isDue(at, about int64) bool {
 	return slices.ContainsFunc(f.dues, func(d window) bool { return d.from-about <= at && at <= d.to+about })

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/torture/internal/checker"
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
@@ -58,6 +59,14 @@ func TestVerdictsOnHolds(t *testing.T) {
 		w.command(history.HoldOp{Namespace: "held", Kind: history.Hold}, from)
 		w.command(history.HoldOp{Namespace: "held", Kind: kind, Outcome: history.Unknown}, to)
 		w.command(history.HoldOp{Namespace: "held", Kind: kind}, to+1000)
+	}
+	// missing has a timer fire and its retry too, while the next timer of the key runs out and fires without its payload.
+	missing := func(w *world, due int64) {
+		m := w.fire(w.set(5200, history.Timer, key, "p", 400))
+		w.set(5620, history.Set, key, "q", 5380)
+		w.do(5640, retryOf(m, 300))
+		w.emit(key, began+5940, 2, "p")
+		w.emit(key, began+due, 1, "").Status = event.StatusMissing
 	}
 	for _, c := range []struct {
 		name   string
@@ -375,6 +384,15 @@ func TestVerdictsOnHolds(t *testing.T) {
 			w.do(2000, retryOf(m, 1000))
 			w.emit(key, began+3001, 2, "p")
 		}, "held"},
+
+		{"a retry that fired, perhaps shifted to when the next timer of the key runs out unheard", []history.Fault{deaf(history.Deafens, 5500, 13_000)}, func(w *world) {
+			unknown(w, history.ResumeShift, 1000, 5000)
+			missing(w, 11_020)
+		}, ""},
+		{"the same, and the next timer was heard", nil, func(w *world) {
+			unknown(w, history.ResumeShift, 1000, 5000)
+			missing(w, 11_000)
+		}, "wrong payload"},
 
 		{"at a rate", nil, func(w *world) { spaced(w, 100, 9100) }, ""},
 		{"ten percent too fast", nil, func(w *world) { spaced(w, 91, 9100) }, ""},
