@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -288,7 +289,7 @@ func (l *HoldList) writeFields(ctx context.Context, holds []Hold, fields ...any)
 // reports it, and the next change of the list makes it newer than that copy.
 func (l *HoldList) CopyTo(ctx context.Context, n *Node) (moving []keys.Partition, err error) {
 	args := []any{l.Generation, l.text()}
-	err = n.Master().RunOver(ctx, l.schedule.step("hold_copy"), Chunk, args, func(cmd *redis.Cmd) error {
+	err = n.runOnHolds(ctx, "hold_copy", args, func(cmd *redis.Cmd) error {
 		reply, err := ReadReply(cmd, 1, 1)
 		if err != nil {
 			return err
@@ -317,6 +318,19 @@ func (l *HoldList) Renew(ctx context.Context) error {
 	return l.writeFields(ctx, slices.Clone(l.Holds))
 }
 
+// HoldAnswer is how long a server may take for an answer about the holds of some partitions. A master of a cluster has up
+// to 64 such answers to give: one that gives each of them is not silent, however long it takes for all.
+const HoldAnswer = 1500 * time.Millisecond
+
+// runOnHolds runs a step on all partitions of the node, as [Master.RunOver] does, and waits HoldAnswer for each answer.
+func (n *Node) runOnHolds(ctx context.Context, step string, args []any, read func(*redis.Cmd) error) error {
+	return n.Master().eachChunk(Chunk, func(hashTags []any) error {
+		ctx, cancel := context.WithTimeout(ctx, HoldAnswer)
+		defer cancel()
+		return read(n.schedule.step(step).Run(ctx, n.server, nil, slices.Concat(args, hashTags)...))
+	})
+}
+
 // HeldPart is a partition with held timers.
 type HeldPart struct {
 	Partition keys.Partition
@@ -330,7 +344,7 @@ type HeldPart struct {
 func (n *Node) LookHeld(ctx context.Context, cutoff Millis, of keys.Namespace) ([]HeldPart, error) {
 	var parts []HeldPart
 	args := []any{int64(cutoff), of.App, of.Module, of.Type}
-	err := n.Master().RunOver(ctx, n.schedule.step("hold_look"), Chunk, args, func(cmd *redis.Cmd) error {
+	err := n.runOnHolds(ctx, "hold_look", args, func(cmd *redis.Cmd) error {
 		reply, err := cmd.StringSlice()
 		if err != nil {
 			return err

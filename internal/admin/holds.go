@@ -39,8 +39,6 @@ const (
 	leastTry = time.Second
 	// pollEvery is how often it is looked again at what has not happened yet.
 	pollEvery = 100 * time.Millisecond
-	// copyTimeout bounds one try to bring the list to the servers.
-	copyTimeout = 2 * time.Second
 	// replicaWait is how long a replica has to take a hold over.
 	replicaWait = 500 * time.Millisecond
 	// tries is how often a change is tried while others change the list.
@@ -180,7 +178,7 @@ func (s *Holds) copy(ctx context.Context, list *schedule.HoldList) (missing []st
 	if _, away := errors.AsType[*schedule.AwayError](err); err != nil && !away { // else they are named below
 		missing = append(missing, fmt.Sprintf("servers of the schedule: %v", err))
 	}
-	return append(missing, copyTo(ctx, nodes, list, copyTimeout, func(*schedule.Node, error) {})...)
+	return append(missing, copyTo(ctx, nodes, list, passTimeout, func(*schedule.Node, error) {})...)
 }
 
 // Unreplicated names the servers of which no replica has what was written to them by now.

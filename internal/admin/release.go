@@ -291,7 +291,7 @@ func (r *releaser) releaseFrom(ctx context.Context, l *schedule.HoldList, h *sch
 				return false, err
 			}
 		}
-		within, cancel := context.WithTimeout(ctx, lookTimeout)
+		within, cancel := context.WithTimeout(ctx, schedule.HoldAnswer)
 		done, err := l.Release(within, h, part, p.at[part], &p.times)
 		cancel()
 		if err != nil {

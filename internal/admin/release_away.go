@@ -18,10 +18,11 @@ import (
 const (
 	// changeTimeout bounds a change of the list, which is on one master of a cluster.
 	changeTimeout = 3 * time.Second
-	// lookTimeout bounds how long one server is waited for by a resume, and silentFor is for how long it then is not asked again, so that
-	// the others go on.
-	lookTimeout = 1500 * time.Millisecond
-	silentFor   = time.Second
+	// passTimeout bounds the wait for all partitions of a server that answers, however slowly: a master of a cluster of three gives 22
+	// answers, so each may take 0.2 s. schedule.HoldAnswer bounds the wait for one that does not.
+	passTimeout = 5 * time.Second
+	// silentFor is for how long a resume does not ask a server again that did not answer, so that the others go on.
+	silentFor = time.Second
 	// awayPatience is how long servers have not answered at least, so that they were asked twice, when Resume gives them up because
 	// nothing else is left. With the tries themselves that is some 5 s at most.
 	awayPatience = 2 * time.Second
@@ -95,7 +96,7 @@ func (s *servers) bring(ctx context.Context, list *schedule.HoldList) (missing [
 		}
 		return silent
 	})
-	return append(missing, copyTo(ctx, nodes, list, lookTimeout, func(node *schedule.Node, err error) { s.passOver(ctx, node, err) })...)
+	return append(missing, copyTo(ctx, nodes, list, passTimeout, func(node *schedule.Node, err error) { s.passOver(ctx, node, err) })...)
 }
 
 // look looks for what is held on all nodes at once. Those that do not answer are named, and are not asked again for a while.
@@ -110,7 +111,7 @@ func (s *servers) look(ctx context.Context, nodes []*schedule.Node, cutoff sched
 		}
 	}
 	var mu sync.Mutex
-	err = schedule.AskNodes(ctx, asked, lookTimeout, func(ctx context.Context, node *schedule.Node) error {
+	err = schedule.AskNodes(ctx, asked, passTimeout, func(ctx context.Context, node *schedule.Node) error {
 		found, err := node.LookHeld(ctx, cutoff, of)
 		mu.Lock()
 		defer mu.Unlock()
