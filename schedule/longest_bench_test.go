@@ -1,7 +1,9 @@
 package schedule_test
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -161,6 +163,30 @@ func BenchmarkLongestStep(b *testing.B) {
 			x.moves(schedule.Which{Key: parsed, Due: time.UnixMilli(far())}, now, schedule.MoveChanged)
 			x.moves(x.inspect(k).Timers[0].Which(), now, schedule.MoveDone)
 		}},
+		{"large timers imported", func(x *index) {
+			var timers []schedule.Imported
+			for i := range crowd {
+				parsed, _ := keys.Parse(longKey("a", i))
+				due := far()
+				if i%2 == 0 {
+					due = 1000
+				}
+				payload := large[:largePayload/(1+i%16)]
+				timers = append(timers, schedule.Imported{Key: parsed, Payload: []byte(payload), Exported: schedule.Exported{Due: due}})
+			}
+			x.imports(timers)
+		}},
+		{"timers imported beside one key", func(x *index) {
+			x.do("FCALL", "timer_set", 1, k, "newer", "PX", 60_000)
+			parsed, _ := keys.Parse(k)
+			due := far()
+			timers := make([]schedule.Imported, crowd)
+			for i := range timers {
+				attempt := i + 1
+				timers[i] = schedule.Imported{Key: parsed, Exported: schedule.Exported{Due: due + int64(i), Attempt: &attempt, Beside: true}}
+			}
+			x.imports(timers)
+		}},
 		{"pages among long keys of one due time", func(x *index) {
 			due := far()
 			pipe := x.rdb.Pipeline()
@@ -270,6 +296,19 @@ func BenchmarkLongestStep(b *testing.B) {
 				b.ReportMetric(float64(longest.Microseconds()), "longest-µs")
 			}
 		})
+	}
+}
+
+// imports sets timers as exported ones. Some may be refused.
+func (x *index) imports(timers []schedule.Imported) {
+	x.t.Helper()
+	const together = 512 // as timerd set --from sends them
+	for part := range slices.Chunk(timers, together) {
+		for i, err := range x.Import(x.t.Context(), part, largePayload) {
+			if err != nil && !errors.Is(err, schedule.ErrTooManyRetries) {
+				x.t.Fatalf("%s: %v", part[i].Key, err)
+			}
+		}
 	}
 }
 

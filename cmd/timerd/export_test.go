@@ -111,9 +111,9 @@ func (x *exported) populate() {
 	x.do("FCALL", "timer_set", 1, "app3:m:t:twice", "second", "PX", 3600_000)
 }
 
-// An exported timer is set elsewhere as it was, whatever it is, and once.
-func TestExportRoundTrip(t *testing.T) {
-	testenv.NoLeaks(t)
+// exportAll exports a timer of every kind, of which one is claimed.
+func exportAll(t *testing.T) (lines string) {
+	t.Helper()
 	server := testenv.Redis(t, devserver.ACL("user default on nopass ~* &* +@all\n"+
 		"user timerd on nopass ~app1:* ~app3:* ~timerd:* &* +@all\n"))
 	testenv.SetVariables(t, map[string]string{"TIMERD_REDIS_URL": server.URL(0)})
@@ -127,8 +127,12 @@ func TestExportRoundTrip(t *testing.T) {
 	if code != exitFailed || !strings.Contains(errs, "app3:m:t:claimed, due ") || !strings.Contains(errs, "17 written, 1 claimed") {
 		t.Fatalf("exit code %d\n%s%s", code, lines, errs)
 	}
+	return lines
+}
 
-	startRedis(t)
+// setExported sets exported timers twice, and checks that they are exported as before.
+func setExported(t *testing.T, lines string) {
+	t.Helper()
 	for _, want := range []string{"17 set, 0 there already, 0 bad\n", "0 set, 17 there already, 0 bad\n"} {
 		if code, out, errs := timerd(t, lines, "set", "--from", "-"); code != 0 || out != want {
 			t.Fatalf("exit code %d\n%s%swant %s", code, out, errs, want)
@@ -147,10 +151,61 @@ func TestExportRoundTrip(t *testing.T) {
 	if len(there) != len(here) {
 		t.Errorf("%d lines, want %d", len(there), len(here))
 	}
+}
+
+// An exported timer is set elsewhere as it was, whatever it is, and once.
+func TestExportRoundTrip(t *testing.T) {
+	testenv.NoLeaks(t)
+	lines := exportAll(t)
+	startRedis(t)
+	setExported(t, lines)
 	for _, want := range []string{"app1:m:t:every pending", "app1:m:t:plain pending", "app3:m:t:twice pending"} {
 		key, state, _ := strings.Cut(want, " ")
 		if got := ok(t, "get", key); !strings.Contains(got, state) {
 			t.Errorf("get %s: %s", key, got)
+		}
+	}
+}
+
+func TestExportRoundTripToACluster(t *testing.T) {
+	testenv.NoLeaks(t)
+	lines := exportAll(t)
+	cluster := testenv.Cluster(t, 3, false)
+	if _, err := schedule.New(cluster.Client(), 1000).Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	testenv.SetVariables(t, map[string]string{"TIMERD_REDIS_URL": cluster.URL(), "TIMERD_REDIS_MODE": "cluster"})
+	setExported(t, lines)
+}
+
+// What timerd's user may not do is a fault of each line that needs it, and the others are set.
+func TestSetFromWithoutRights(t *testing.T) {
+	testenv.NoLeaks(t)
+	server := testenv.Redis(t, devserver.ACL("user default on nopass ~* &* +@all\n"+
+		"user keys on nopass ~app1:* ~timerd:* &* +@all\nuser commands on nopass ~* &* +@all -zadd\n"))
+	if _, err := schedule.New(server.Client(), 1000).Load(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	attend(t, server)
+	due := time.Now().Add(time.Hour).UnixMilli()
+	lines := fmt.Sprintf(`{"key":"app1:m:t:1","due":%d}`+"\n"+`{"key":"app2:m:t:1","due":%[1]d}`+"\n"+`{"key":"app2:m:t:2","due":1000}`+"\n", due)
+	for _, c := range []struct {
+		user string
+		said []string
+		set  int64
+	}{
+		{"commands", []string{"line 1: ", "may not run ZADD on timerd:", "It, the next 2 lines and the rest may not be set", "0 set, 0 there already, 0 bad"}, 0},
+		{"keys", []string{"line 2: timerd's user may not write the key", "2 set, 0 there already, 1 bad"}, 1},
+	} {
+		testenv.SetVariables(t, map[string]string{"TIMERD_REDIS_URL": strings.Replace(server.URL(0), "://", "://"+c.user+":-@", 1)})
+		code, out, errs := timerd(t, lines, "set", "--from", "-")
+		for _, said := range c.said {
+			if code != exitFailed || !strings.Contains(out+errs, said) {
+				t.Errorf("%s: exit code %d, want %q\n%s%s", c.user, code, said, out, errs)
+			}
+		}
+		if n := server.Client().ZCard(t.Context(), keys.Single.Due()).Val(); n != c.set {
+			t.Errorf("%s: %d timers, want %d", c.user, n, c.set)
 		}
 	}
 }
@@ -222,7 +277,7 @@ func TestSetFromGoesOn(t *testing.T) {
 	}
 	write(`{"key":"three:part:key","px":1000}`)
 	code, out, errs = timerd(t, "", "set", "--from", file)
-	if code != exitFailed || !strings.Contains(errs, "going on behind line 1024, as "+file+".done says") ||
+	if code != exitFailed || !strings.Contains(errs, fmt.Sprintf("going on behind line %d, as %s.done says", stop, file)) ||
 		!strings.Contains(errs, fmt.Sprintf("line %d: key", stop+1)) || out != fmt.Sprintf("%d set, 0 there already, 1 bad\n", count-1) {
 		t.Errorf("exit code %d\n%s%s", code, out, errs)
 	}

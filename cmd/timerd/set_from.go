@@ -69,7 +69,7 @@ func openFrom(cmd *cobra.Command, name string) (io.ReadCloser, *fileNote, error)
 	return file, note, nil
 }
 
-// fileSetter sets timers of lines, some in each round trip.
+// fileSetter sets timers of lines, some in each round trip. It reads the next ones meanwhile.
 type fileSetter struct {
 	cmd    *cobra.Command
 	rdb    redis.UniversalClient
@@ -80,9 +80,21 @@ type fileSetter struct {
 	schedule *schedule.Schedule // for exported timers; nil before the first of them
 	most     int                // bytes of their payloads
 
-	lines           []bulkLine // read, and not set yet
+	lines           []bulkLine // read, and not sent yet
 	bytes           int        // of these
+	sent            *bulk      // nil if none is under way
 	set, there, bad int
+}
+
+// bulk is lines that are being set together.
+type bulk struct {
+	lines []bulkLine
+	line  int   // the last one that is done with them
+	end   int64 // the offset behind it
+
+	done    chan struct{} // closed once the others are there
+	results []client.SetResult
+	err     error // of all
 }
 
 // bulkLine is a line and what it says.
@@ -103,45 +115,54 @@ const (
 // its time. It stops at an error that is not that of a line.
 func (b *fileSetter) setAll(ctx context.Context, in io.Reader) error {
 	reader := bufio.NewReaderSize(in, 64<<10)
-	first, offset := 1, int64(0)
+	number, offset := 1, int64(0)
 	if b.note != nil {
-		first, offset = b.note.Line+1, b.note.Offset
+		number, offset = b.note.Line+1, b.note.Offset
 	}
-	for number := first; ; number++ {
-		line, size, err := readLine(reader)
-		if err != nil && !errors.Is(err, io.EOF) {
-			return errors.Join(b.flush(ctx), fmt.Errorf("line %d and the rest: %w", number, err))
-		}
-		line, notText := textfile.Bare(line)
-		if notText != nil {
-			return errors.Join(b.flush(ctx), fmt.Errorf("line %d and the rest: %w", number, notText))
-		}
-		l := bulkLine{number: number}
-		if size > longestLine {
-			l.fault = fmt.Errorf("it has %d bytes: want at most %d", size, longestLine)
-		} else if len(line) > 0 {
-			l.parsedLine, l.fault = parseSetLine(line)
-		}
-		if n := len(b.lines); n > 0 && (b.lines[n-1].imported == nil) != (l.imported == nil) { // in the order of the file
-			if err := b.flush(ctx); err != nil {
-				return err
-			}
-		}
-		if len(line) > 0 {
-			b.lines = append(b.lines, l)
-			b.bytes += len(line)
-		}
+	for ; ; number++ {
+		size, isLast, err := b.read(reader, number)
 		offset += size
 		if err != nil {
-			return b.flush(ctx)
+			failed := b.settle()
+			if failed == nil {
+				b.send(ctx, number-1, offset-size)
+				failed = b.settle()
+			}
+			return errors.Join(failed, fmt.Errorf("line %d and the rest: %w", number, err))
 		}
-		if len(b.lines) >= bulkLines || b.bytes >= bulkBytes || !hasLine(reader) {
-			if err := b.flush(ctx); err != nil {
+		waits := b.note == nil && !isLast && !hasLine(reader) // a file has its lines
+		if isLast || waits || len(b.lines) >= bulkLines || b.bytes >= bulkBytes {
+			if err := b.settle(); err != nil {
 				return err
 			}
-			b.note.done(b, number, offset)
+			b.send(ctx, number, offset)
+		}
+		if isLast || waits {
+			if err := b.settle(); isLast || err != nil {
+				return err
+			}
 		}
 	}
+}
+
+// read reads the next line, and returns its size in bytes. Its error ends the file before the line.
+func (b *fileSetter) read(reader *bufio.Reader, number int) (size int64, isLast bool, err error) {
+	line, size, err := readLine(reader)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return size, true, err
+	}
+	isLast = err != nil
+	if line, err = textfile.Bare(line); err != nil || len(line) == 0 {
+		return size, isLast, err
+	}
+	l := bulkLine{number: number}
+	if size > longestLine {
+		l.fault = fmt.Errorf("it has %d bytes: want at most %d", size, longestLine)
+	} else {
+		l.parsedLine, l.fault = parseSetLine(line)
+	}
+	b.lines, b.bytes = append(b.lines, l), b.bytes+len(line)
+	return size, isLast, nil
 }
 
 // readLine reads a line with its end. Of one that is longer than longestLine it returns the beginning. size is in
@@ -165,18 +186,43 @@ func hasLine(r *bufio.Reader) bool {
 	return bytes.IndexByte(text, '\n') >= 0
 }
 
-// flush sets the timers of the lines that were read, and reports those that are bad.
-func (b *fileSetter) flush(ctx context.Context) error {
-	results, err := b.setLines(ctx)
-	if err != nil {
+// send begins to set the timers of the lines that were read. line is the last one that is done with them, and
+// end the offset behind it. Nothing else may be under way.
+func (b *fileSetter) send(ctx context.Context, line int, end int64) {
+	sent := &bulk{lines: b.lines, line: line, end: end, done: make(chan struct{})}
+	b.sent, b.lines, b.bytes = sent, nil, 0
+	go func() {
+		defer close(sent.done)
+		sent.results, sent.err = b.setLines(ctx, sent.lines)
+	}()
+}
+
+// settle waits for what is under way, reports the lines that are bad, and notes that all of them are done.
+func (b *fileSetter) settle() error {
+	sent := b.sent
+	if sent == nil {
+		return nil
+	}
+	b.sent = nil
+	<-sent.done
+	if sent.err != nil {
+		return sent.err
+	}
+	if err := b.report(sent); err != nil {
 		return err
 	}
+	b.note.done(b, sent.line, sent.end)
+	return nil
+}
+
+// report counts what became of lines, and reports those that are bad.
+func (b *fileSetter) report(sent *bulk) error {
 	var failed error
 	unknown, next := 0, 0
-	for _, l := range b.lines {
+	for _, l := range sent.lines {
 		var result client.SetResult
 		if l.fault == nil {
-			result = results[next]
+			result = sent.results[next]
 			next++
 		}
 		switch fault := errors.Join(l.fault, result.Err); {
@@ -199,7 +245,6 @@ func (b *fileSetter) flush(ctx context.Context) error {
 	if unknown > 0 {
 		failed = fmt.Errorf("%w\nIt, the next %d lines and the rest may not be set: set them again", failed, unknown-1)
 	}
-	b.lines, b.bytes = b.lines[:0], 0
 	return failed
 }
 
@@ -209,35 +254,36 @@ func isLineFault(err error) bool {
 		errors.Is(err, schedule.ErrExported)
 }
 
-// setLines sets the timers of the lines without a fault: either all are exported timers, or none is. It returns a
-// result for each.
-func (b *fileSetter) setLines(ctx context.Context) ([]client.SetResult, error) {
-	var settings []client.Setting
-	var imported []schedule.Imported
-	for _, l := range b.lines {
-		switch {
-		case l.fault != nil:
-		case l.imported != nil:
-			imported = append(imported, *l.imported)
-		default:
-			settings = append(settings, l.setting)
+// setLines sets the timers of the lines without a fault, in their order, and returns a result for each.
+func (b *fileSetter) setLines(ctx context.Context, lines []bulkLine) (results []client.SetResult, err error) {
+	for first, next := 0, 0; first < len(lines); first = next {
+		var settings []client.Setting
+		var imported []schedule.Imported
+		for next = first; next < len(lines) && (lines[next].imported != nil) == (lines[first].imported != nil); next++ {
+			switch l := lines[next]; {
+			case l.fault != nil:
+			case l.imported != nil:
+				imported = append(imported, *l.imported)
+			default:
+				settings = append(settings, l.setting)
+			}
 		}
-	}
-	if len(imported) == 0 {
-		results, _ := b.timers.SetMany(ctx, settings) // each result has its own error
-		return results, nil
-	}
-	if b.schedule == nil {
-		s := schedule.New(b.rdb, schedule.DefaultMaxPayload)
-		most, err := s.PayloadLimit(ctx)
-		if err != nil {
-			return nil, err
+		if len(imported) > 0 && b.schedule == nil {
+			s := schedule.New(b.rdb, schedule.DefaultMaxPayload)
+			if b.most, err = s.PayloadLimit(ctx); err != nil {
+				return nil, err
+			}
+			b.schedule = s
 		}
-		b.schedule, b.most = s, most
-	}
-	results := make([]client.SetResult, len(imported))
-	for i, err := range b.schedule.Import(ctx, imported, b.most) {
-		results[i] = client.SetResult{Due: schedule.Millis(imported[i].Due).Time(), Err: err}
+		if len(imported) > 0 {
+			for i, err := range b.schedule.Import(ctx, imported, b.most) {
+				results = append(results, client.SetResult{Due: schedule.Millis(imported[i].Due).Time(), Err: err})
+			}
+		}
+		if len(settings) > 0 {
+			set, _ := b.timers.SetMany(ctx, settings) // each result has its own error
+			results = append(results, set...)
+		}
 	}
 	return results, nil
 }

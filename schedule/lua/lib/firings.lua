@@ -147,12 +147,13 @@ end
 function firings.is_taken(key, due, attempt, own_stays)
   local text = int(due)
   if redis.call('ZSCORE', run.fired, ':i:' .. text .. ':' .. key) or due == run.now and firings.age(key) == 0 then return true end
-  for _, other in ipairs({ '', '1', attempt }) do
-    if redis.call('ZSCORE', run.firing, text .. ':' .. other .. ':' .. key) then return true end
-  end
-  for _, kind in ipairs({ '', 's' }) do
-    local begin = owing.key_prefix(key) .. kind .. text
-    if redis.call('ZRANGE', run.prefix .. 'beside', '[' .. begin .. '.', '(' .. begin .. '/', 'BYLEX', 'LIMIT', 0, 1)[1] then return true end
+  local firing = redis.call('ZMSCORE', run.firing, text .. '::' .. key, text .. ':1:' .. key, text .. ':' .. attempt .. ':' .. key)
+  if firing[1] or firing[2] or firing[3] then return true end
+  local waiting, of_key = run.prefix .. 'beside', owing.key_prefix(key)
+  if redis.call('ZRANGE', waiting, '[' .. of_key, '(' .. #key .. ':' .. key .. ';', 'BYLEX', 'LIMIT', 0, 1)[1] then -- as for few keys
+    for _, begin in ipairs({ of_key .. text, of_key .. 's' .. text }) do
+      if redis.call('ZRANGE', waiting, '[' .. begin .. '.', '(' .. begin .. '/', 'BYLEX', 'LIMIT', 0, 1)[1] then return true end
+    end
   end
   return own_stays and index.pending(key) == due
 end

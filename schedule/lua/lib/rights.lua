@@ -15,6 +15,10 @@ rights.OF = {
     'ZADD', 'owed',
   },
   ending = { 'ZREM', 'repeat', 'ZREM', 'firing', 'ZREM', 'refused', 'HDEL', 'firingdata', 'HSET', 'data' },
+  import = {
+    'ZADD', 'due', 'HSET', 'data', 'ZADD', 'firing', 'HSET', 'firingdata', 'ZADD', 'owed', 'ZADD', 'fired',
+    'ZADD', 'beside', 'ZADD', 'repeat', 'ZADD', 'known',
+  },
   forgetting = { 'ZREM', 'due', 'HDEL', 'data' },
   cancel = { -- more than a pending timer
     'ZADD', 'fired', 'ZREM', 'beside', 'ZREM', 'aside', 'ZREM', 'owed', 'ZREM', 'firing', 'ZREM', 'refused',

@@ -13,7 +13,7 @@ ARGV       for each timer
         5  payload
         6  the serial of its repetition, or 0
 Returns for each 1; 0, it is there; -1, too many retries wait beside this key's timer; or -2, timerd may
-not write the key. Only with 1 anything was changed.
+not write the key. Only with 1 anything was changed. An error reply for want of a right: nothing was.
 If its reply is lost: again it returns 0, also of one that has fired within REMEMBER. ]]
 
 -- add_own sets a key's own timer. The user's key comes first: if timerd may not write it, nothing has happened.
@@ -45,8 +45,8 @@ local function add_owed(key, due, record)
   return 1
 end
 
--- add sets a timer that is not there, and returns what this step does.
-local function add(key, due, place, record, attempt, serial)
+-- add sets a timer that is not there, and returns what this step does. was is when the key's own timer is due, or nil.
+local function add(key, due, place, record, attempt, serial, was)
   if due <= run.now and place ~= 'plan' then return add_owed(key, due, record) end
   if place == 'beside' then
     if not beside.add(key, due, attempt, record, '') then return -1 end
@@ -56,23 +56,27 @@ local function add(key, due, place, record, attempt, serial)
   end
   local exists = redis.pcall('EXISTS', key)
   if type(exists) == 'table' then return -2 end
-  if exists == 1 or index.pending(key) then return 0 end
+  if exists == 1 or was then return 0 end
   if place == 'plan' then return add_plan(key, serial, record) end
   return add_own(key, due, record)
 end
 
 function steps.import(KEYS, ARGV)
   index.open(KEYS[1])
-  local out = {}
+  local refusal = rights.missing_all(rights.OF.import)
+  if refusal then return refusal end
+  local out, known = {}, {}
   for i = 1, #ARGV, 6 do
     local key, due, place, header, serial = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2], ARGV[i + 3] .. ':', tonumber(ARGV[i + 5])
-    local attempt, result = entry.attempt(header), 0
-    if not (serial > 0 and repetition.serial_of(key) or firings.is_taken(key, due, attempt, true)) then
-      result = add(key, due, place, header .. ARGV[i + 4], attempt, serial)
+    local attempt, was, result = entry.attempt(header), index.pending(key), 0
+    if not (was == due or serial > 0 and repetition.serial_of(key) or firings.is_taken(key, due, attempt)) then
+      result = add(key, due, place, header .. ARGV[i + 4], attempt, serial, was)
     end
     if result == 1 then
       if serial > 0 then redis.call('ZADD', run.prefix .. 'repeat', int(place == 'plan' and -serial or serial), key) end
-      apps.announce(apps.unknown(apps.of(key)))
+      local app = apps.of(key)
+      if not known[app] then apps.announce(apps.unknown(app)) end
+      known[app] = true
     end
     out[#out + 1] = result
   end
