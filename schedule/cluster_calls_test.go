@@ -70,7 +70,7 @@ func TestClusterFewCalls(t *testing.T) {
 		return calls
 	}
 	before := calls()
-	if o, err := query.CountOverdue(ctx, n, 0); err != nil || o.Timers != 0 {
+	if o, err := query.CountOverdue(ctx, n, time.Hour); err != nil || o.Timers != 0 {
 		t.Errorf("%+v is overdue of timers that are not due: %v", o, err)
 	}
 	if made := calls() - before; made > len(n.Master().Partitions)/256 {

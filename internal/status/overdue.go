@@ -60,6 +60,7 @@ func (o *Overdue) Drains() bool { return o.drains }
 // called concurrently.
 type OverdueWatch struct {
 	mu    sync.Mutex
+	asked time.Time // when Redis answered last; the zero time if it never did
 	seen  query.Overdue
 	at    time.Time // of seen; the zero time for nothing
 	moved time.Time // when there was progress last; the zero time if none was seen yet
@@ -70,7 +71,7 @@ type OverdueWatch struct {
 func (w *OverdueWatch) look(ctx context.Context, f *facts) (*Overdue, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.at.IsZero() && time.Since(w.at) < overdueAge {
+	if !w.asked.IsZero() && time.Since(w.asked) < overdueAge {
 		return w.last, nil
 	}
 	if err := context.Cause(ctx); err != nil { // another look at a silent server took the time: no other one is to blame
@@ -81,7 +82,8 @@ func (w *OverdueWatch) look(ctx context.Context, f *facts) (*Overdue, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.note(seen, time.Now(), lease, since)
+	w.asked = time.Now()
+	w.note(seen, w.asked, lease, since)
 	if o := w.last; o != nil && o.Stuck && slices.ContainsFunc(f.members, drains) {
 		o.Stands, o.Stuck, o.slow = 0, false, true // this watch has not looked for long enough to see it
 	}
@@ -170,7 +172,7 @@ func (f *facts) gatherOverdue(ctx context.Context) {
 	}
 	f.overdue, f.overdueErr = watch.look(ctx, f)
 	if f.Overdue == nil && f.overdue != nil && backoff.Sleep(ctx, secondLook) {
-		watch.at = watch.at.Add(-overdueAge)
+		watch.asked = time.Time{}
 		f.overdue, f.overdueErr = watch.look(ctx, f)
 	}
 }
