@@ -2,13 +2,13 @@ package deliver
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
-	"github.com/nats-io/nuid"
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/backoff"
@@ -51,7 +51,7 @@ func (d *Deliverer) log(ctx context.Context, k keys.Key, r event.Delivery) {
 	}
 	message := &nats.Msg{
 		Subject: d.Names.Subject(k, keys.Delivery),
-		Header:  nats.Header{event.ContentTypeHeader: {event.DataJSON}, event.MsgIDHeader: {nuid.Next()}},
+		Header:  nats.Header{event.ContentTypeHeader: {event.DataJSON}, event.MsgIDHeader: {rand.Text()}},
 		Data:    data,
 	}
 	whole, cancel := context.WithCancel(context.WithoutCancel(ctx))

@@ -19,9 +19,6 @@ import (
 // timeLayout is how texts show times: as events do.
 const timeLayout = "2006-01-02T15:04:05.000Z07:00"
 
-// earlier stands for a version that does not report itself.
-const earlier = "an earlier version"
-
 // Shared is a value that some of the living timerds have.
 type Shared struct {
 	Value     string   `json:"value"`
@@ -66,23 +63,16 @@ func Differences(members []query.Member) []Difference {
 	return all
 }
 
-// Versions returns the versions of the living timerds, in order. There are several during a rolling update.
+// Versions returns the versions of the living timerds, in order, except of those that have not described themselves.
+// There are several during a rolling update.
 func Versions(members []query.Member) []Shared {
 	versions := map[string][]string{}
 	for _, m := range members {
-		if m.Alive {
-			versions[versionOf(m)] = append(versions[versionOf(m)], m.Instance)
+		if m.Alive && m.Version != "" {
+			versions[clean(m.Version)] = append(versions[clean(m.Version)], m.Instance)
 		}
 	}
 	return inOrder(versions)
-}
-
-// versionOf returns the version of a timerd in words.
-func versionOf(m query.Member) string {
-	if m.Version == "" {
-		return earlier
-	}
-	return clean(m.Version)
 }
 
 // clean returns a text that is safe to show: a producer of timers can write where timerds describe themselves.

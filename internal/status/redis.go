@@ -274,7 +274,7 @@ func living(members []query.Member) []Timerd {
 	for _, m := range members {
 		if m.Alive {
 			all = append(all, Timerd{
-				Instance: clean(m.Instance), Version: versionOf(m), Host: clean(m.Host), PID: m.PID, Since: m.Since,
+				Instance: clean(m.Instance), Version: clean(m.Version), Host: clean(m.Host), PID: m.PID, Since: m.Since,
 				Rank: m.Rank, Seen: m.Seen, Config: m.Fingerprint(), Settings: m.Settings,
 			})
 		}

@@ -139,7 +139,7 @@ func TestDriftIsTold(t *testing.T) {
 		}
 	}
 
-	// An earlier version says nothing of itself.
+	// A timerd of another version.
 	ctx, cancel := context.WithCancel(t.Context())
 	var beats sync.WaitGroup
 	defer beats.Wait()
@@ -148,6 +148,7 @@ func TestDriftIsTold(t *testing.T) {
 		for ctx.Err() == nil {
 			if now, err := s.RDB.Time(ctx).Result(); err == nil {
 				s.RDB.ZAdd(ctx, keys.Single.Members(), redis.Z{Score: float64(now.UnixMilli()), Member: "older-1-X"})
+				s.RDB.HSet(ctx, keys.Single.About(), "older-1-X", `{"version":"v0"}`)
 			}
 			select {
 			case <-time.After(100 * time.Millisecond):
@@ -156,7 +157,7 @@ func TestDriftIsTold(t *testing.T) {
 		}
 	})
 	a.Log.Wait(t, system.Patience, "timerds of different versions serve this Redis")
-	s.StatusSays(0, "warn  timerds of different versions serve this Redis, as in a rolling update:", "an earlier version on older-1-X")
+	s.StatusSays(0, "warn  timerds of different versions serve this Redis, as in a rolling update:", "v0 on older-1-X")
 	a.Stop()
 }
 
