@@ -78,7 +78,7 @@ func (s *Schedule) Move(ctx context.Context, moves []Move) ([]MoveResult, error)
 			}
 			if result.Outcome == MoveDone {
 				s.noteMoved(ctx, calls[i].Partition)
-				s.OnArmed(some[i].Key, MillisOf(result.Due))
+				s.Agenda.Armed(some[i].Key, MillisOf(result.Due))
 			}
 			results = append(results, result)
 		}

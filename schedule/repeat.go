@@ -107,15 +107,15 @@ func (s *Schedule) settleRepeating(ctx context.Context, outcomes []Outcome) Part
 	})
 }
 
-// tellArmed tells what a settlement has armed, and what it has skipped.
+// tellArmed tells the agenda which occurrence a settlement has armed, and how many it has skipped.
 func (s *Schedule) tellArmed(f *Firing, due, skipped int64) {
 	if skipped > 0 {
-		s.OnSkipped(f, skipped)
+		s.Agenda.Skipped(skipped)
 	}
 	switch {
 	case due > 0:
-		s.OnArmed(f.Key, Millis(due))
+		s.Agenda.Armed(f.Key, Millis(due))
 	case due == planAgain:
-		s.OnArmed(f.Key, AtOnce)
+		s.Agenda.Armed(f.Key, AtOnce)
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -217,8 +216,8 @@ func TestPlansAreNotHeld(t *testing.T) {
 func TestHeldOccurrencesDoNotPileUp(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
-	var skipped atomic.Int64
-	x.OnSkipped = func(_ *schedule.Firing, n int64) { skipped.Add(n) }
+	var skipped skips
+	x.Agenda = &skipped
 	x.hold("app1")
 	first := x.repeats("p", "EVERY", 100)
 	for range 5 {

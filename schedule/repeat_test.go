@@ -374,12 +374,18 @@ func TestConditionsCountRepetitions(t *testing.T) {
 	}
 }
 
+// skips is an Agenda that counts skipped occurrences.
+type skips struct{ atomic.Int64 }
+
+func (*skips) Armed(keys.Key, schedule.Millis) {}
+func (s *skips) Skipped(n int64)               { s.Add(n) }
+
 func TestMissedOccurrences(t *testing.T) {
 	t.Parallel()
 	for _, catchUp := range []int64{0, 100_000} {
 		x := newIndex(t)
-		var skipped atomic.Int64
-		x.OnSkipped = func(_ *schedule.Firing, n int64) { skipped.Add(n) }
+		var skipped skips
+		x.Agenda = &skipped
 		due := x.repeats("p", "EVERY", 100, "CATCHUP", catchUp)
 		x.awaitClock(due + 450)
 		f := x.occurs("every 100ms 1 p")

@@ -130,7 +130,7 @@ func (s *Schedule) replanSome(ctx context.Context, p keys.Partition, found []arm
 	for i, one := range done {
 		if key, err := keys.Parse(found[i].key); one == 1 && err == nil {
 			planned++
-			s.OnArmed(key, dues[i])
+			s.Agenda.Armed(key, dues[i])
 		}
 	}
 	return planned, nil

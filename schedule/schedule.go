@@ -36,13 +36,8 @@ var ErrRedisTooOld = errors.New("timerd needs Redis 7.0 or later, or Valkey")
 
 // Schedule runs the steps on the index. Its methods may be called concurrently.
 type Schedule struct {
-	// OnSkipped is called with how many occurrences of a timer that repeats were missed and will never fire, when one
-	// is settled or the first one is planned. It may be called concurrently. Set it before use. Default: it does
-	// nothing.
-	OnSkipped func(f *Firing, n int64)
-	// OnArmed is called with a timer's due time when this Schedule has set the next occurrence of a timer that repeats,
-	// or has moved a timer. The time is AtOnce if a timerd has yet to compute it. Set it as OnSkipped.
-	OnArmed func(key keys.Key, due Millis)
+	// Agenda learns of the due times that this Schedule sets by itself. Set it before use. Default: nobody does.
+	Agenda Agenda
 
 	*Index
 	specs   cron.Specs
@@ -53,12 +48,26 @@ type Schedule struct {
 	nodes  map[*redis.Client]*Node // as returned last
 }
 
+// Agenda learns of the due times that a Schedule sets by itself. Its methods may be called concurrently.
+type Agenda interface {
+	// Armed gives the due time of the next occurrence of a repeating timer, or of a moved timer: AtOnce if a timerd has
+	// yet to compute it.
+	Armed(key keys.Key, due Millis)
+	// Skipped counts missed occurrences that never fire, when one is settled or the first one is planned.
+	Skipped(n int64)
+}
+
+type noAgenda struct{}
+
+func (noAgenda) Armed(keys.Key, Millis) {}
+func (noAgenda) Skipped(int64)          {}
+
 // New returns the schedule in the Redis that rdb talks to: a *redis.Client, or for a Redis Cluster a
 // *redis.ClusterClient that does not retry by itself. In a cluster each timer's index entry is in the slot of its key.
 // Payloads of more than maxPayload bytes are not kept: their timers fire without data. That limit applies until
 // EnsureLibrary finds another.
 func New(rdb redis.UniversalClient, maxPayload int) *Schedule {
-	return &Schedule{Index: newIndex(rdb, maxPayload), OnSkipped: func(*Firing, int64) {}, OnArmed: func(keys.Key, Millis) {}}
+	return &Schedule{Index: newIndex(rdb, maxPayload), Agenda: noAgenda{}}
 }
 
 // Node is the part of the schedule on one Redis server: the only partition of a single Redis, or in a cluster the

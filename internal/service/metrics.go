@@ -17,6 +17,7 @@ type metrics struct {
 	namespaces  keys.Namespaces // those with series of their own
 	firings     []firings       // of each of them, and of all others
 	replanned   prometheus.Counter
+	skipped     prometheus.Counter
 	adopted     prometheus.Counter
 	rescheduled prometheus.Counter
 	cancelled   prometheus.Counter
@@ -52,6 +53,7 @@ func newMetrics(r registry, namespaces keys.Namespaces) *metrics {
 		counts:      &counts{},
 		namespaces:  namespaces.Counted(),
 		replanned:   r.counter("occurrences_replanned_total", "Occurrences of repeating timers that were armed while the clock was ahead, and planned again."),
+		skipped:     r.counter("occurrences_skipped_total", "Occurrences of repeating timers that were missed and never fire."),
 		adopted:     r.counter("adopted_total", "Plain keys with a TTL that entered the schedule."),
 		rescheduled: r.counter("rescheduled_total", "Pending timers whose due time changed."),
 		cancelled:   r.counter("cancelled_total", "Pending timers whose key was deleted or lost its TTL."),
@@ -127,12 +129,9 @@ func (m *metrics) startAtZero() {
 }
 
 // observe counts what the parts of the service do.
-func (m *metrics) observe(r registry, p *notify.Publisher, s *schedule.Schedule, c *retry.Consumer) {
+func (m *metrics) observe(r registry, p *notify.Publisher, c *retry.Consumer) {
 	r.asked("inflight_firings", "Firings claimed by this process and not yet settled.", nil, func() float64 { return float64(p.InFlight()) })
 	p.Metrics = newPublished(m, r)
-	skipped := adding[int64](r.counter("occurrences_skipped_total", "Occurrences of repeating timers that were missed and never fire."))
-	s.OnSkipped = func(_ *schedule.Firing, n int64) { skipped(n) }
-
 	c.OnRetried = r.counter("retries_total", "Timers set again because a consumer asked for it.").Inc
 	c.OnPostponed = r.counter("postponed_total", "Timers set again as the same attempt because a consumer asked for it.").Inc
 	c.OnIgnored = r.counter("retry_duplicates_total", "Retry requests whose timer had been set again before, and that changed nothing.").Inc

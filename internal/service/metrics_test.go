@@ -10,12 +10,11 @@ import (
 	"github.com/timerd-io/timerd/internal/retry"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
-	"github.com/timerd-io/timerd/schedule"
 )
 
 // observeAll registers the metrics of timerd serve.
 func observeAll(r registry, namespaces keys.Namespaces) {
-	newMetrics(r, namespaces).observe(r, notify.NewPublisher(nil, nil, nil), &schedule.Schedule{}, retry.NewConsumer(nil, nil))
+	newMetrics(r, namespaces).observe(r, notify.NewPublisher(nil, nil, nil), retry.NewConsumer(nil, nil))
 }
 
 // A counter that is not there until it counts hides its first increment.

@@ -234,13 +234,16 @@ func (s *nodes) list() map[*schedule.Node]*servedNode {
 	return maps.Clone(s.served)
 }
 
-// armed passes on that this process has set a timer, to the node that has it.
-func (s *nodes) armed(key keys.Key, due schedule.Millis) {
+// Armed passes the due time of a timer on to its node; nodes is a schedule.Agenda.
+func (s *nodes) Armed(key keys.Key, due schedule.Millis) {
 	p := s.schedule.Partition(key.String())
 	for _, n := range s.list() {
 		n.rec.Armed(p, due)
 	}
 }
+
+// Skipped counts missed occurrences.
+func (s *nodes) Skipped(n int64) { s.metrics.skipped.Add(float64(n)) }
 
 // check asks every server whether it works, all at once: one that is silent takes no time from the others.
 func (s *nodes) check(ctx context.Context) error {

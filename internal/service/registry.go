@@ -58,8 +58,3 @@ func counting[V ~string](c *prometheus.CounterVec, known ...V) func(V) {
 	}
 	return func(v V) { c.WithLabelValues(string(v)).Inc() }
 }
-
-// adding returns what adds to a counter.
-func adding[N int | int64 | uint64](c prometheus.Counter) func(N) {
-	return func(n N) { c.Add(float64(n)) }
-}

@@ -126,11 +126,11 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 		db:         c.Redis.DB, self: self, served: map[*schedule.Node]*servedNode{},
 	}
 	retries := s.newRetries(conns.js, sched, conf, member)
-	sched.OnArmed, retries.Wake = all.armed, all.armed
+	sched.Agenda, retries.Wake = all, all.Armed
 
 	registered := newRegistry()
 	m := newMetrics(registered, c.Service.Namespaces)
-	m.observe(registered, publisher, sched, retries)
+	m.observe(registered, publisher, retries)
 	past := newConsumption(conns.js, conf, self.Instance, log)
 	retries.OnFailed = past.noteFailed
 	all.metrics = m
