@@ -13,23 +13,23 @@ import (
 )
 
 const (
-	// MaxFollowed is how many apps outside the namespaces are followed. Each needs a pattern, which Redis compares with
+	// MaxFollowed bounds the followed apps outside the namespaces. Each needs a pattern, which Redis compares with
 	// every event of every client, at some 50 ns each.
 	MaxFollowed = 16
-	// maxKnown is how many apps are remembered. Any more count as schedule.OtherApps.
+	// maxKnown bounds the remembered apps. Any more count as schedule.OtherApps.
 	maxKnown = 20_000
 )
 
-// Directory tells what parts of the schedule are on the server.
+// Directory knows the parts of the schedule on the server.
 type Directory interface {
 	Apps(ctx context.Context) ([]string, error)
-	AnyPartition() keys.Partition // one whose keys the server takes
-	ClaimedChannel() string       // on which is told what was claimed, of a master of a cluster another one at times
+	AnyPartition() keys.Partition // a partition whose keys the server takes
+	ClaimedChannel() string       // the channel of claim messages; it changes with a master's slots
 }
 
-// apps is what a session knows of the apps outside the namespaces for which timers were set. It follows the keys of those
-// that have been known for longest, up to MaxFollowed. Of the others' keys it uses the expired events alone, which need no
-// pattern. Its methods may be called concurrently.
+// apps knows the apps outside the namespaces in which timers were set. It follows the keys of the longest known ones,
+// up to MaxFollowed. For the others it uses expired events alone, which need no pattern. Its methods may be called
+// concurrently.
 type apps struct {
 	node       Directory
 	db         int
@@ -42,27 +42,26 @@ type apps struct {
 	mu       sync.Mutex
 	known    map[string]*app
 	followed int
-	asked    []request // not answered yet; Redis answers in this order
-	refused  bool      // a pattern was, in this session
-	read     bool      // the apps that are known were read in this session
+	asked    []request // unanswered requests; Redis answers in this order
+	refused  bool      // Redis refused a pattern in this session
+	read     bool      // the known apps were read in this session
 }
 
-// app is one of them.
 type app struct {
 	followed, refused bool
-	announced         bool // since the known apps were read last
+	announced         bool // since the last reading of the known apps
 }
 
-// request is a subscription to the keys of an app, or its end.
+// request is a request to begin or end the subscription to an app's keys.
 type request struct{ pattern, app string }
 
-// pattern returns the pattern of an app's keys, and whether a namespace has them all, so that none is needed.
+// pattern returns the pattern of an app's keys, and whether a namespace covers the app, so that no pattern is needed.
 func (a *apps) pattern(name string) (pattern string, covered bool) {
 	n := keys.Namespace{App: name}
 	return keys.KeyspacePattern(a.db, n), a.namespaces.Cover(n)
 }
 
-// announce notes that a timer was set for an app that was not known.
+// announce notes the first timer of an app.
 func (a *apps) announce(ctx context.Context, name string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -73,8 +72,8 @@ func (a *apps) announce(ctx context.Context, name string) error {
 	return nil
 }
 
-// begin follows the apps that an earlier session has followed, so that what comes next finds all changes of their keys. The first
-// session has to ask for them.
+// begin follows the apps of the previous session, so that changes of their keys are noticed from here on. The first
+// session has to read them.
 func (a *apps) begin(ctx context.Context) error {
 	if a.reported.followed == nil {
 		return a.refresh(ctx)
@@ -89,7 +88,8 @@ func (a *apps) begin(ctx context.Context) error {
 	return nil
 }
 
-// refresh reads which apps are known, in hundreds of calls where the server is the master of a cluster. It stops following those that were forgotten, and follows others instead.
+// refresh reads the known apps, in hundreds of calls from a master of a cluster. It stops following forgotten apps, and
+// follows others instead.
 func (a *apps) refresh(ctx context.Context) error {
 	a.mu.Lock()
 	for _, known := range a.known {
@@ -108,7 +108,7 @@ func (a *apps) refresh(ctx context.Context) error {
 		there[name] = true
 	}
 	for name, known := range a.known {
-		if there[name] || known.announced { // the latter while the apps were read
+		if there[name] || known.announced { // during the reading
 			continue
 		}
 		delete(a.known, name)
@@ -165,7 +165,7 @@ func (a *apps) unfollow(ctx context.Context, name string) error {
 	return nil
 }
 
-// confirm takes a confirmation of the server. It returns false if it answers no request of apps.
+// confirm takes a confirmation of the server. It returns false for an answer to no request of apps.
 func (a *apps) confirm(m *redis.Subscription) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -176,8 +176,8 @@ func (a *apps) confirm(m *redis.Subscription) bool {
 	return true
 }
 
-// refuse notes that the user may not follow the app of the oldest request. Another app may get its place. It returns false
-// if there is no request.
+// refuse notes that the user may not follow the app of the oldest request. Another app may take its place. It returns
+// false if there is no request.
 func (a *apps) refuse(err error) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -192,14 +192,14 @@ func (a *apps) refuse(err error) bool {
 	}
 	if !a.refused {
 		a.refused = true
-		a.log.Warn("cannot follow the keys of timers outside the namespaces, so DEL and EXPIRE on them go unnoticed until an audit; allow the user this channel, and those of other such apps",
-			"err", err, "channel", asked.pattern)
+		a.log.Warn("cannot follow the keys of timers outside the namespaces, so DEL and EXPIRE on them go unnoticed until an"+
+			" audit; allow the user this channel, and those of other such apps", "err", err, "channel", asked.pattern)
 	}
 	a.report()
 	return true
 }
 
-// report notes which apps are followed, and says whether there are others, if that has changed. a.mu is held.
+// report notes the followed apps, and reports whether there are others, if that has changed. a.mu is held.
 func (a *apps) report() {
 	a.reported.followed = make([]string, 0, a.followed)
 	for name, known := range a.known {
@@ -213,14 +213,15 @@ func (a *apps) report() {
 	}
 	a.reported.beyond = beyond
 	if beyond && !a.refused {
-		a.log.Warn("timers are set in more apps outside the namespaces than are followed, so DEL and EXPIRE on their keys go unnoticed until an audit; name the apps that matter in TIMERD_NAMESPACES",
+		a.log.Warn("timers are set in more apps outside the namespaces than are followed, so DEL and EXPIRE on their keys go"+
+			" unnoticed until an audit; name the apps that matter in TIMERD_NAMESPACES",
 			"apps", len(a.known), "followed", a.followed)
 	}
 	a.coverage.SetBeyond(beyond)
 }
 
-// takes returns whether a hint of a key outside the namespaces may be of a timer in the schedule. Until the known apps have been read
-// that may be each one that ran out: others rely on these events already.
+// takes reports whether a hint of a key outside the namespaces may be about a timer in the schedule. Before the known
+// apps are read, each expired event may be: others already rely on these events.
 func (a *apps) takes(name string, kind schedule.HintKind) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

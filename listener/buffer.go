@@ -10,8 +10,8 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// maxHints is how many hints may wait: some seconds' worth at full speed, and
-// a few hundred MB with the longest keys. Beyond it an audit is cheaper.
+// maxHints bounds the waiting hints: some seconds' worth at full speed, and a few hundred MB with the longest keys.
+// Beyond it an audit is cheaper.
 const maxHints = 500_000
 
 // linger is how long expired events wait for others to be taken in with them, and longestLinger for how long they do
@@ -20,25 +20,29 @@ const maxHints = 500_000
 // their claim. Every askAgain the schedule is asked whether it has them still: an event must not become so old that it
 // proves nothing, or that nothing explains it any more.
 const (
+	// linger is the time for which expired events wait for others, and longestLinger the longest one while timers are
+	// fired as fast as possible. By then nearly all are explained by a claim; earlier, the schedule would have to note
+	// each. The schedule leaves expired events of timers that are due in the buffer, to wait for the claim. It is asked
+	// about them again every askAgain: an event must not grow so old that it proves nothing, or that nothing explains it
+	// any more.
 	linger        = 10 * time.Millisecond
 	longestLinger = 500 * time.Millisecond
 	askAgain      = 1500 * time.Millisecond
 )
 
 const (
-	// maxAwaiting is how many expired events may wait for a claim: some 40 MB of keys of usual length.
+	// maxAwaiting bounds the expired events that wait for a claim: some 40 MB of keys of usual length.
 	maxAwaiting = 200_000
-	// maxReleased is how many of them become urgent at once when there is no backlog any more, so that newer hints are
-	// not delayed by them.
+	// maxReleased bounds how many of them become urgent at once after a backlog, so that they do not delay newer hints.
 	maxReleased = 4096
-	// deferredPause is the pause before hints are tried again whose slots were moving.
+	// deferredPause is the pause before the next try of hints whose slots were moving.
 	deferredPause = 100 * time.Millisecond
 	// noEnd is a pause that only an event ends.
 	noEnd = time.Hour
 )
 
-// state is what a hint in the buffer waits for. A hint that was collected is in no state: the schedule takes it in, or the
-// buffer takes it back.
+// state is the event that a hint in the buffer waits for. A collected hint has none: either the schedule takes it in,
+// or the buffer takes it back.
 //
 //	verb                     | from              | to
 //	-------------------------|-------------------|----------------------
@@ -56,38 +60,40 @@ type state int
 const (
 	urgent     state = iota // nothing
 	coalescing              // others: expired events, no older than the urgent hints of the same keys
-	awaiting                // the claims of their timers: expired events that the schedule had due
-	deferred                // slots that are moving between servers of a cluster, or older hints of their keys that do
+	awaiting                // the claims of their timers, which the schedule had due: expired events
+	deferred                // the end of a slot's move, or older hints of the same key
 	states
 )
 
-// buffer holds hints between the reader, which must never wait because Redis would cut it off, and the schedule. Of
-// several hints of one kind in a row for a key it keeps one: a hint only has the key read, which is in the state that
-// all of them led to. Hints of one key keep their order. It must not be copied.
+// buffer holds hints between the reader, which must never wait because Redis would cut it off, and the schedule. It
+// keeps one of several consecutive hints of one kind for a key: a hint only causes a read of the key, which shows the
+// result of all changes. Hints of one key keep their order. It must not be copied.
 type buffer struct {
-	busy   func() bool // tells whether timers are being fired as fast as possible
+	busy   func() bool // reports whether timers are being fired as fast as possible
 	signal chan struct{}
 	// maxHints and maxAwaiting; tests set less.
 	most, mostAwaiting int
 
 	mu      sync.Mutex
 	in      [states]hintList
-	asked   map[string]bool // the keys of hints that were collected and may come back: whether others of the key have come since
-	resting bool            // whatever was collected has been taken in
-	news    bool            // hints have come since wait was woken last
+	asked   map[string]bool // key of a collected hint that may come back -> whether another one of the key came since
+	resting bool            // all collected hints have been taken in
+	news    bool            // hints have come since wait was last woken
 
 	deferredSince time.Time // since when there have been deferred hints
-	retryAt       time.Time // when they are to be tried again
+	retryAt       time.Time // of their next try
 }
 
 func newBuffer() *buffer {
-	b := &buffer{busy: func() bool { return false }, signal: make(chan struct{}, 1), most: maxHints, mostAwaiting: maxAwaiting}
+	b := &buffer{
+		busy: func() bool { return false }, signal: make(chan struct{}, 1), most: maxHints, mostAwaiting: maxAwaiting,
+	}
 	b.clear()
 	b.in[deferred].clear()
 	return b
 }
 
-// clear drops all hints but those that are deferred. b.mu is held.
+// clear drops all hints except the deferred ones. b.mu is held.
 func (b *buffer) clear() {
 	for s := range deferred {
 		b.in[s].clear()
@@ -95,7 +101,7 @@ func (b *buffer) clear() {
 	b.asked = nil
 }
 
-// size returns how many hints take room, without those that are deferred. b.mu is held.
+// size returns the number of hints, without the deferred ones. b.mu is held.
 func (b *buffer) size() (n int) {
 	for s := range deferred {
 		n += len(b.in[s].hints)
@@ -103,8 +109,8 @@ func (b *buffer) size() (n int) {
 	return n
 }
 
-// hear adds a hint of something that happened at heard or later, unless the key has one that says the same. If there is no
-// room it drops all hints, and fits is false.
+// hear adds a hint of a change that happened at heard or later, unless the key has the same hint already. Without room
+// it drops all hints, and fits is false.
 func (b *buffer) hear(h schedule.Hint, heard time.Time) (added, fits bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -136,7 +142,7 @@ func (b *buffer) hear(h schedule.Hint, heard time.Time) (added, fits bool) {
 	return true, true
 }
 
-// explain drops the hints of keys whose timers have been claimed since: the claim has decided what they are about.
+// explain drops the hints of keys whose timers were claimed after them: the claim has read the keys.
 func (b *buffer) explain(claimed []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -165,7 +171,7 @@ func (b *buffer) urge(key string) {
 	}
 }
 
-// release makes some of what awaits claims urgent. b.mu is held.
+// release makes up to maxReleased awaiting hints urgent. b.mu is held.
 func (b *buffer) release() {
 	var some []string
 	for _, h := range b.in[awaiting].hints {
@@ -189,8 +195,8 @@ func (b *buffer) join(s state) {
 	b.in[s].clear()
 }
 
-// ask makes all hints of a state urgent. Of its expired events the schedule gives those back whose timers it has due: see
-// await. b.mu is held.
+// ask makes all hints of a state urgent. The schedule gives the expired events back whose timers it has due: see await.
+// b.mu is held.
 func (b *buffer) ask(s state) {
 	if b.asked == nil {
 		b.asked = make(map[string]bool, len(b.in[s].last))
@@ -204,7 +210,7 @@ func (b *buffer) ask(s state) {
 	b.join(s)
 }
 
-// flush makes all hints urgent that coalesce or await a claim, and lets nothing that was collected await one.
+// flush makes all coalescing and awaiting hints urgent, and lets no collected one await a claim.
 func (b *buffer) flush() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -216,8 +222,8 @@ func (b *buffer) flush() {
 	b.wake()
 }
 
-// collect takes out the urgent hints. heard is when the first of them happened at the earliest. If there are none, pause is
-// how long to wait for more.
+// collect takes out the urgent hints. heard is a lower bound of their times. If there are none, pause is the time to
+// wait for more.
 func (b *buffer) collect() (hints []schedule.Hint, heard time.Time, pause time.Duration) {
 	busy := b.busy()
 	b.mu.Lock()
@@ -255,8 +261,8 @@ func (b *buffer) collect() (hints []schedule.Hint, heard time.Time, pause time.D
 	return hints, heard, pause
 }
 
-// await takes back expired events of timers that the schedule had due at a time. A claim explains them, if it comes before
-// anything else is heard of their keys. It returns those for which something else has been heard already.
+// await takes back expired events of timers that the schedule had due at a time, to wait for their claims. It returns
+// the events of keys with a newer hint.
 func (b *buffer) await(due []schedule.Hint, at time.Time) (overtaken []schedule.Hint) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -272,8 +278,8 @@ func (b *buffer) await(due []schedule.Hint, at time.Time) (overtaken []schedule.
 	return overtaken
 }
 
-// putOff takes back hints that were refused because their slots are moving, heard at the given instant or later. Where
-// there is no room it drops all that are deferred, and returns false.
+// putOff takes back hints that were refused because their slots are moving. heard is a lower bound of their times.
+// Without room it drops all deferred hints, and returns false.
 func (b *buffer) putOff(hints []schedule.Hint, heard time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -292,8 +298,8 @@ func (b *buffer) putOff(hints []schedule.Hint, heard time.Time) bool {
 	return true
 }
 
-// holdBack takes back those of newer hints, heard at the given instant or later, that
-// are of a key that has deferred ones, and returns the others.
+// holdBack takes back the hints whose keys have deferred ones, and returns the others. heard is a lower bound of their
+// times.
 func (b *buffer) holdBack(hints []schedule.Hint, heard time.Time) []schedule.Hint {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -310,7 +316,7 @@ func (b *buffer) holdBack(hints []schedule.Hint, heard time.Time) []schedule.Hin
 	})
 }
 
-// retry takes out the deferred hints. heard is when the first of them happened at the earliest.
+// retry takes out the deferred hints. heard is a lower bound of their times.
 func (b *buffer) retry() (hints []schedule.Hint, heard time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -322,7 +328,7 @@ func (b *buffer) retry() (hints []schedule.Hint, heard time.Time) {
 	return hints, heard
 }
 
-// untilRetry returns how long it is until what is deferred is to be tried again.
+// untilRetry returns the time until the next try of the deferred hints.
 func (b *buffer) untilRetry() time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -332,14 +338,14 @@ func (b *buffer) untilRetry() time.Duration {
 	return time.Until(b.retryAt)
 }
 
-// idle tells whether all hints that came have been taken in.
+// idle reports whether all hints have been taken in.
 func (b *buffer) idle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.resting && b.size() == 0
 }
 
-// rest notes that all collected hints have been taken in, or taken back.
+// rest notes that all collected hints have been taken in or back.
 func (b *buffer) rest() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -348,8 +354,8 @@ func (b *buffer) rest() {
 	}
 }
 
-// wait returns the hints that are urgent or to be tried again, as soon as there are some, and when the first of them
-// happened at the earliest; nil when ctx ends. Those that it returned before have been taken in, or taken back.
+// wait returns the urgent hints, or the deferred ones once it is their time, as soon as there are some, with a lower
+// bound of their times; nil when ctx ends. The hints that it returned before have been taken in or back.
 func (b *buffer) wait(ctx context.Context) ([]schedule.Hint, time.Time) {
 	b.rest()
 	timer := time.NewTimer(noEnd)
@@ -372,8 +378,8 @@ func (b *buffer) wait(ctx context.Context) ([]schedule.Hint, time.Time) {
 	}
 }
 
-// caughtUp wakes wait if hints have come. It is called when all that was read has been heard: the message after an event may
-// make its hint needless.
+// caughtUp wakes wait if hints have come. Call it before each read: the message after an event may make its hint
+// needless.
 func (b *buffer) caughtUp() {
 	b.mu.Lock()
 	news := b.news && b.size() > 0

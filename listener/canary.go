@@ -17,7 +17,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// Evidence records since when events are heard, and the server's clock.
+// Evidence records since when events arrive, and the server's clock.
 type Evidence interface {
 	StartHearing(ctx context.Context) error
 	StopHearing()
@@ -25,14 +25,15 @@ type Evidence interface {
 	Mark(ctx context.Context, info, canary string) error
 }
 
-// canary checks, end to end, that events reach the subscription: at each interval the command connection writes a key
-// with a short TTL and touches those before it whose TTL has run out. Each of the events that this causes stands for
-// a class of events. A canary that is lost means that flags were lost, that the server is no longer the master, or
-// that the connection is half open. Consecutive canaries have different keys, and run out one after the other, so a canary that
-// arrives before an earlier one shows that events were lost in between.
+// canary checks end to end that events reach the subscription. At each interval the command connection writes a key
+// with a short TTL, and touches the previous ones whose TTL has run out. Each of the resulting events stands for a
+// class of events. A lost canary means that flags were lost, that the server is no longer the master, or that the
+// connection is half open. Consecutive canaries have different keys and run out one after the other, so a canary that
+// arrives before an earlier one shows a loss in between.
 //
-// A pause of writes (CLIENT PAUSE, a planned failover, the hand-off of a slot) loses no events. The canary waits like every other
-// write, and counts only once the server has answered. Where the slot of the canaries moves, others follow in another slot.
+// A pause of writes (CLIENT PAUSE, a planned failover, the hand-off of a slot) loses no events. The canary waits like
+// every other write, and counts only once the server has answered. If the slot of the canaries moves, the next ones are
+// in another slot.
 type canary struct {
 	rdb               *redis.Client
 	evidence          Evidence
@@ -45,42 +46,42 @@ type canary struct {
 	log               *slog.Logger
 
 	instance  string
-	subscribe func(ctx context.Context, to, from []string) error // changes the session's subscription to other keys of canaries
+	subscribe func(ctx context.Context, to, from []string) error // moves the session's subscription to other keys
 
-	keys  atomic.Pointer[[]string] // taken in turn
+	keys  atomic.Pointer[[]string] // used in turn
 	next  int                      // index of the next one
 	runID string                   // of the server
 	deaf  bool                     // expired events are missing
 	moved time.Time                // since when the slot of the canaries is elsewhere; zero while it is here
 
-	caughtUp chan struct{} // all that happened before the last canary has been taken in
-	marking  sync.Mutex    // held while a mark is being written
+	caughtUp chan struct{} // everything before the last canary has been taken in
+	marking  sync.Mutex    // held while a mark is written
 	marks    sync.WaitGroup
 
 	mu          sync.Mutex
-	unconfirmed int       // subscriptions to keys of canaries that the server has not confirmed yet
-	unanswered  bool      // nobody knows of the last canary whether it was sent: the server answers, and takes no writes
-	resumed     time.Time // when writes went on that had waited
+	unconfirmed int       // unconfirmed subscriptions to keys of canaries
+	unanswered  bool      // the last canary may or may not be sent: the server answers, and takes no writes
+	resumed     time.Time // end of the last pause of writes
 
-	sent  map[string][]sending // event -> the canaries without it, of each key the last
+	sent  map[string][]sending // event -> the canaries without it, the last one of each key
 	flows map[string]bool      // event -> whether it ever came in this session
-	heard time.Time            // any event received from now on happened then or later
+	heard time.Time            // lower bound of the time of any event received from now on
 	mark  mark                 // of the last canary
-	// idleAt is the last canary's key if all hints had been taken in when its event came.
+	// idleAt is the last canary's key if all hints had been taken in at its event.
 	idleAt string
 }
 
-// mark is what [schedule.Node.Mark] gets.
+// mark is the arguments of [schedule.Node.Mark].
 type mark struct{ info, key string }
 
 // sending is one canary.
 type sending struct {
 	key      string
-	at       time.Time // when it was about to be sent
-	answered time.Time // when the server had taken it; zero as long as that is not known
+	at       time.Time // before it was sent
+	answered time.Time // when the server had answered; zero before
 }
 
-// canaryEvents returns the events of a canary, and the flags that they need.
+// canaryEvents returns the events of a canary, and their flags.
 func canaryEvents() map[string]string {
 	return map[string]string{"set": "K$", "expire": "Kg", "expired": "Ex"}
 }
@@ -92,8 +93,8 @@ func (c *canary) begin(p keys.Partition, instance string) {
 	c.setKeys(p)
 }
 
-// setKeys has the next canaries be in a partition. There is one key more than canaries can be on their way before they count as
-// lost.
+// setKeys moves the next canaries to a partition. There is one key more than canaries can be outstanding before they
+// count as lost.
 func (c *canary) setKeys(p keys.Partition) []string {
 	names := make([]string, 2+int(c.timeout/c.interval))
 	for n := range names {
@@ -104,13 +105,13 @@ func (c *canary) setKeys(p keys.Partition) []string {
 	return names
 }
 
-// owns reports whether a key is that of a canary.
+// owns reports whether a key is a canary's.
 func (c *canary) owns(key string) bool {
 	return strings.HasPrefix(key, keys.CanaryPrefix) && slices.Contains(*c.keys.Load(), key)
 }
 
-// receive takes one of the canary's events. The first of a session shows
-// that events flow. It returns an error if earlier ones were lost.
+// receive takes an event of a canary. The first one of a session shows that events flow. It returns an error if earlier
+// ones were lost.
 func (c *canary) receive(key, event string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -128,7 +129,7 @@ func (c *canary) receive(key, event string) error {
 		return nil // of an earlier session
 	}
 	c.sent[event] = waiting[i+1:]
-	c.health.show(waiting[i].at)
+	c.health.noteArrival(waiting[i].at)
 	if waiting[i].at.After(c.heard) {
 		c.heard = waiting[i].at
 	}
@@ -139,7 +140,7 @@ func (c *canary) receive(key, event string) error {
 		}
 	}
 	if lost > 0 {
-		return fmt.Errorf("keyspace events were lost: %d canaries did not arrive, but a later one did", lost)
+		return fmt.Errorf("keyspace events were lost: %d canaries did not arrive, though a later one did", lost)
 	}
 	return nil
 }
@@ -151,22 +152,22 @@ func (c *canary) heardSince() time.Time {
 	return c.heard
 }
 
-// flowing tells whether any event came in this session.
+// flowing reports whether any event came in this session.
 func (c *canary) flowing() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.flows) > 0
 }
 
-// came reports whether an event of a canary came in this session.
-func (c *canary) came(event string) bool {
+// arrived reports whether an event of a canary came in this session.
+func (c *canary) arrived(event string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.flows[event]
 }
 
-// run sends canaries until ctx ends or none of their events comes any more; it
-// returns why. flagsErr says why flags could not be switched on, if so.
+// run sends canaries until ctx ends or none of their events comes any more, and returns the cause. flagsErr is the
+// failure to switch flags on, or nil.
 func (c *canary) run(ctx context.Context, flagsErr error) error {
 	tick := time.NewTicker(c.interval)
 	defer tick.Stop()
@@ -239,15 +240,15 @@ func (c *canary) release(ctx context.Context) error {
 	return nil
 }
 
-// complete tells whether every event of a canary has come in this session.
+// complete reports whether every event of a canary has come in this session.
 func (c *canary) complete() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.flows) == len(canaryEvents())
 }
 
-// replace has the next canaries be in another slot of the server, because theirs moves. An error ends the session: the server is no
-// master any more, or other slots are elsewhere too.
+// replace moves the next canaries to another slot of the server, because theirs is moving. An error ends the session:
+// the server is no longer a master, or other slots are elsewhere too.
 func (c *canary) replace(ctx context.Context, moving error) error {
 	if c.moved.IsZero() {
 		c.moved = time.Now()
@@ -267,7 +268,7 @@ func (c *canary) replace(ctx context.Context, moving error) error {
 	return c.subscribe(ctx, after, before)
 }
 
-// confirm takes a confirmation of the server, about a channel of a key. It returns false if the canary has not asked for it.
+// confirm takes a confirmation about the channel of a key. It returns false for one that the canary has not asked for.
 func (c *canary) confirm(m *redis.Subscription, key string) bool {
 	if !strings.HasPrefix(key, keys.CanaryPrefix) {
 		return false
@@ -284,8 +285,8 @@ func (c *canary) confirm(m *redis.Subscription, key string) bool {
 // errNoWrites says that the server answers, but not to a write.
 var errNoWrites = errors.New("the server answers, but takes no writes")
 
-// send sends one canary, unless one before it is still there or is not heard yet. It reports whether the server is another one than
-// before, or has restarted.
+// send sends one canary, unless a previous one is still there or an arrival would not be noticed yet. It reports
+// whether the server has restarted or was replaced.
 func (c *canary) send(ctx context.Context) (restarted bool, err error) {
 	names := *c.keys.Load()
 	c.mu.Lock()
@@ -308,9 +309,9 @@ func (c *canary) send(ctx context.Context) (restarted bool, err error) {
 	_, err = c.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		info = pipe.Info(ctx, "server", "stats")
 		pipe.Set(ctx, key, "", c.interval/2)
-		// While writes pause no key runs out. So those before are touched again, before this one runs out.
-		for _, earlier := range before {
-			pipe.Exists(ctx, earlier)
+		// While writes pause no key runs out. So the previous ones are touched again, before this one runs out.
+		for _, previous := range before {
+			pipe.Exists(ctx, previous)
 		}
 		return nil
 	})
@@ -318,15 +319,14 @@ func (c *canary) send(ctx context.Context) (restarted bool, err error) {
 		return false, c.unsent(key, err)
 	}
 	waited := time.Since(touched)-touched.Sub(began) > c.interval
-	c.taken(key, mark{info.Val(), key}, waited)
+	c.answered(key, mark{info.Val(), key}, waited)
 	runID := runIDOf(info.Val())
 	restarted = c.runID != "" && runID != c.runID
 	c.runID = runID
 	return restarted, nil
 }
 
-// touch touches the canaries that have not run out as far as is heard, in their order, and reads the clock. It reports whether one of
-// them is still there.
+// touch touches the outstanding canaries in order, and reads the clock. It reports whether one of them still exists.
 func (c *canary) touch(ctx context.Context) (there bool, err error) {
 	var exist []*redis.IntCmd
 	var clock *redis.TimeCmd
@@ -345,7 +345,7 @@ func (c *canary) touch(ctx context.Context) (there bool, err error) {
 	return slices.ContainsFunc(exist, func(n *redis.IntCmd) bool { return n.Val() > 0 }), nil
 }
 
-// outstanding returns the keys of the canaries that have not run out as far as is heard, in their order.
+// outstanding returns the keys of the canaries whose expired event has not arrived, in order.
 func (c *canary) outstanding() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -362,13 +362,13 @@ func (c *canary) note(key string) {
 	defer c.mu.Unlock()
 	c.idleAt = ""
 	for event := range canaryEvents() {
-		// One with the same key was sent so long ago that nobody waits for it any more.
+		// The previous one with the same key was sent too long ago to wait for.
 		waiting := slices.DeleteFunc(c.sent[event], func(s sending) bool { return s.key == key })
 		c.sent[event] = append(waiting, sending{key: key, at: time.Now()})
 	}
 }
 
-// unsent notes that a canary got an error, and returns it. One that got no answer may have been sent or not.
+// unsent notes the error of a canary, and returns it. Without an answer the canary may or may not have been sent.
 func (c *canary) unsent(key string, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -382,8 +382,8 @@ func (c *canary) unsent(key string, err error) error {
 	return err
 }
 
-// taken notes that the server has taken a canary, and whether that had to wait for longer than other calls.
-func (c *canary) taken(key string, m mark, waited bool) {
+// answered notes that the server has taken a canary, and whether it waited for longer than other calls.
+func (c *canary) answered(key string, m mark, waited bool) {
 	c.moved = time.Time{}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -403,7 +403,7 @@ func (c *canary) taken(key string, m mark, waited bool) {
 	c.signalMark()
 }
 
-// signalMark asks for a mark of the last canary if all that happened before has been taken in. c.mu is held.
+// signalMark asks for a mark of the last canary if everything before it has been taken in. c.mu is held.
 func (c *canary) signalMark() {
 	if c.idleAt != c.mark.key {
 		return
@@ -414,8 +414,8 @@ func (c *canary) signalMark() {
 	}
 }
 
-// leaveMark writes a mark of the last canary, without waiting for it: in a cluster the mark may be on a server that hangs.
-// While one is being written, others are left out.
+// leaveMark writes a mark of the last canary without waiting for it, because the server of the marks may hang. It skips
+// the mark while another one is being written.
 func (c *canary) leaveMark(ctx context.Context) {
 	if !c.marking.TryLock() {
 		return
@@ -433,8 +433,8 @@ func (c *canary) leaveMark(ctx context.Context) {
 	})
 }
 
-// check returns the flags of the events that are missing, sorted, and whether the events that adoption needs have come in
-// this session and are not missing.
+// check returns the flags of the missing events, sorted, and whether the events that adoption needs have come in this
+// session and still do.
 func (c *canary) check() (overdue []string, adopting bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -452,7 +452,7 @@ func (c *canary) check() (overdue []string, adopting bool) {
 	return overdue, adopting
 }
 
-// isLate reports whether an event of a canary should have come by now. None comes while writes wait. c.mu is held.
+// isLate reports whether an event of a canary is overdue. None comes while writes wait. c.mu is held.
 func (c *canary) isLate(s sending) bool {
 	since := s.answered
 	if c.resumed.After(since) {

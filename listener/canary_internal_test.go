@@ -24,7 +24,7 @@ func TestLostEventsAndTheirFlags(t *testing.T) {
 	t.Parallel()
 	rdb := testenv.Redis(t).Client()
 	for flags, want := range map[string]string{
-		NotifyFlags: "keyspace events were lost, or are late: those of Ex did not arrive for 5s, though their flags are on",
+		NotifyFlags: "keyspace events were lost or are late: none with the flags Ex arrived for 5s, though the flags are on",
 		"KA":        "keyspace events were lost: the flags E had been switched off; they are on again",
 		"":          "had been switched off; they are on again",
 	} {

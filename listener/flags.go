@@ -28,8 +28,8 @@ func MissingFlags(value string) string {
 	}, NotifyFlags)
 }
 
-// enableFlags switches on the flags that are missing and leaves the others as they are. It returns the flags that were
-// missing, empty if none was. Its error says what to do instead.
+// enableFlags switches on the missing flags and leaves the others as they are. It returns the flags that were missing,
+// empty for none. Its error names the alternatives.
 func enableFlags(ctx context.Context, rdb *redis.Client) (missing string, err error) {
 	current, err := rdb.ConfigGet(ctx, parameter).Result()
 	if err != nil {
@@ -45,7 +45,7 @@ func enableFlags(ctx context.Context, rdb *redis.Client) (missing string, err er
 	return missing, nil
 }
 
-// AddFlags returns a value of notify-keyspace-events with the flags of NotifyFlags that it lacks, and those that others may have set.
+// AddFlags returns a value of notify-keyspace-events with the missing flags of NotifyFlags added.
 func AddFlags(value string) string {
 	want := value + MissingFlags(value)
 	if strings.Contains(value, "A") && !strings.Contains(value, "n") {
@@ -57,6 +57,7 @@ func AddFlags(value string) string {
 }
 
 func flagsError(want string, err error) error {
-	return fmt.Errorf("cannot switch on keyspace events (%w); set %s to %q in redis.conf, by the service's own setting in a managed Redis, or by "+
-		"CONFIG SET as an administrator; where none of these is possible, set TIMERD_KEYSPACE_EVENTS=off", err, parameter, want)
+	return fmt.Errorf("cannot switch on keyspace events (%w); set %s to %q in redis.conf, by the service's own "+
+		"setting in a managed Redis, or by CONFIG SET as an administrator; where none of these is possible, set "+
+		"TIMERD_KEYSPACE_EVENTS=off", err, parameter, want)
 }

@@ -9,57 +9,57 @@ import (
 	"github.com/timerd-io/timerd/internal/backoff"
 )
 
-// unhealthyAfter is for how long Redis must have taken in no hints to count.
+// unhealthyAfter is the time without a hint taken in after which Redis counts as unhealthy.
 const unhealthyAfter = 3 * time.Second
 
-// health says whether events flow and are taken in. Its methods may be called concurrently.
+// health records whether events flow and are taken in. Its methods may be called concurrently.
 type health struct {
-	mu    sync.Mutex
-	flow  error          // why events do not flow; nil while they do
-	shown time.Time      // when the last canary was sent that has arrived; zero before
-	takes backoff.Outage // whether Redis takes hints in
+	mu      sync.Mutex
+	flow    error          // why events do not flow; nil while they do
+	arrived time.Time      // sending time of the latest canary to arrive; zero before the first
+	intake  backoff.Outage // of hints
 }
 
 func newHealth() *health { return &health{flow: errors.New("not subscribed yet")} }
 
-// setFlow notes why events do not flow, or that they do.
+// setFlow notes why events do not flow; nil: they do.
 func (h *health) setFlow(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.flow = err
 }
 
-// show notes that a canary has arrived that was sent at a time.
-func (h *health) show(at time.Time) {
+// noteArrival notes the arrival of a canary that was sent at a time.
+func (h *health) noteArrival(at time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if at.After(h.shown) {
-		h.shown = at
+	if at.After(h.arrived) {
+		h.arrived = at
 	}
 }
 
-// lastShown returns when the last canary was sent that has arrived.
-func (h *health) lastShown() time.Time {
+// lastArrival returns the sending time of the latest canary to arrive.
+func (h *health) lastArrival() time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.shown
+	return h.arrived
 }
 
-// noteIntake notes how an attempt to have hints taken in ended.
+// noteIntake notes the outcome of a try to have hints taken in.
 func (h *health) noteIntake(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.takes.Note(err)
+	h.intake.Note(err)
 }
 
-// err returns what is wrong.
+// err returns the problem, or nil.
 func (h *health) err() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.flow != nil {
 		return h.flow
 	}
-	if err := h.takes.Err(unhealthyAfter); err != nil {
+	if err := h.intake.Err(unhealthyAfter); err != nil {
 		return fmt.Errorf("processing keyspace events has been %w", err)
 	}
 	return nil

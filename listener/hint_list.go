@@ -7,14 +7,14 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// hintList is a list of hints in their order. Clear it before its first use.
+// hintList is an ordered list of hints. Call clear before the first use.
 type hintList struct {
-	hints []schedule.Hint
-	prev  []int          // of each of hints the index of the one before it of the same key, or -1
-	last  map[string]int // of each key the index of its last hint
-	moot  int            // how many of hints were dropped: these are empty
-	heard time.Time      // when the change behind the first of hints happened at the earliest
-	since time.Time      // when the first of hints came
+	hints   []schedule.Hint
+	prev    []int          // index of the previous hint of the same key, or -1
+	last    map[string]int // index of each key's last hint
+	dropped int            // hints that are empty
+	heard   time.Time      // lower bound of the changes behind the hints
+	since   time.Time      // arrival of the first hint
 }
 
 func (l *hintList) clear() {
@@ -29,7 +29,7 @@ func (l *hintList) kind(key string) schedule.HintKind {
 	return 0
 }
 
-// add adds a hint of something that happened at heard or later, perhaps before the changes behind the others.
+// add adds a hint of a change that happened at heard or later, perhaps before the changes behind the other hints.
 func (l *hintList) add(h schedule.Hint, heard time.Time) {
 	if len(l.hints) == 0 {
 		l.heard, l.since = heard, time.Now()
@@ -55,7 +55,7 @@ func (l *hintList) drop(key []byte) {
 	}
 	for ; at >= 0; at = l.prev[at] {
 		l.hints[at] = schedule.Hint{}
-		l.moot++
+		l.dropped++
 	}
 	delete(l.last, string(key))
 	l.tidy()
@@ -72,24 +72,24 @@ func (l *hintList) dropLast(key string) {
 	} else {
 		delete(l.last, key)
 	}
-	if at == len(l.hints)-1 { // as nearly always: so nothing piles up
+	if at == len(l.hints)-1 { // nearly always, so that nothing piles up
 		l.hints, l.prev = l.hints[:at], l.prev[:at]
 	} else {
 		l.hints[at] = schedule.Hint{}
-		l.moot++
+		l.dropped++
 	}
 	l.tidy()
 }
 
-// tidy gives back the room of dropped hints once they are the greater part.
+// tidy frees the room of dropped hints once they are the greater part.
 func (l *hintList) tidy() {
 	const few = 1000
 	if len(l.hints) == 0 && cap(l.hints) < few {
 		return // as after each timer_set
 	}
-	if l.moot == len(l.hints) {
+	if l.dropped == len(l.hints) {
 		l.clear()
-	} else if l.moot > few && l.moot > len(l.hints)/2 {
+	} else if l.dropped > few && l.dropped > len(l.hints)/2 {
 		old := *l
 		l.clear()
 		for _, h := range old.all() {
@@ -99,9 +99,9 @@ func (l *hintList) tidy() {
 	}
 }
 
-// all returns the hints that were not dropped.
+// all returns the hints except the dropped ones.
 func (l *hintList) all() []schedule.Hint {
-	if l.moot == 0 {
+	if l.dropped == 0 {
 		return l.hints
 	}
 	return slices.DeleteFunc(l.hints, func(h schedule.Hint) bool { return h.Kind == 0 })

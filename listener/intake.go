@@ -17,16 +17,16 @@ const (
 	longestPause = 5 * time.Second
 )
 
-// lastIntake bounds what is done for hints that are left at the end.
+// lastIntake bounds the intake of the remaining hints at the end.
 const lastIntake = time.Second
 
-// Observer takes hints in.
+// Observer takes hints into the schedule.
 type Observer interface {
 	Observe(ctx context.Context, hints []schedule.Hint, heard time.Time) (schedule.Observed, error)
 }
 
-// intake hands the hints to the schedule, as many at a time as came while the last ones were taken in. Hints that
-// Redis does not take are kept and tried again.
+// intake hands the hints to the schedule, each time all that came during the previous call. It keeps hints that Redis
+// refuses, and tries them again.
 type intake struct {
 	observer Observer
 	hints    *buffer
@@ -37,8 +37,8 @@ type intake struct {
 	log      *slog.Logger
 }
 
-// run hands hints over until ctx ends. What is left then is handed over once, because nobody will hear it again; so calls to
-// the schedule go on for a while.
+// run hands hints over until ctx ends. It then hands the rest over once, because nobody else will hear it; so calls to
+// the schedule outlast ctx by lastIntake.
 func (i *intake) run(ctx context.Context) {
 	work, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -58,8 +58,8 @@ func (i *intake) run(ctx context.Context) {
 	}
 }
 
-// handOver hands hints to the schedule until it has taken them in, or the buffer has taken them back. It gives up if that
-// fails after ctx has ended. work is for the calls.
+// handOver hands hints over until the schedule or the buffer has taken each of them. It gives up after a failure once
+// ctx has ended. work is the context of the calls.
 func (i *intake) handOver(ctx, work context.Context, hints []schedule.Hint, heard time.Time) {
 	for batch := range slices.Chunk(hints, schedule.MaxHints) {
 		if batch = i.hints.holdBack(batch, heard); len(batch) > 0 && !i.observe(ctx, work, batch, heard) {
@@ -68,7 +68,7 @@ func (i *intake) handOver(ctx, work context.Context, hints []schedule.Hint, hear
 	}
 }
 
-// observe hands over a batch. It returns false if it has given up.
+// observe hands a batch over. It returns false after giving up.
 func (i *intake) observe(ctx, work context.Context, hints []schedule.Hint, heard time.Time) bool {
 	retry := backoff.Backoff{Policy: backoff.Policy{First: firstPause, Longest: longestPause}, Logger: i.log}
 	for {
@@ -90,7 +90,8 @@ func (i *intake) observe(ctx, work context.Context, hints []schedule.Hint, heard
 			return len(overtaken) == 0 || i.observe(ctx, work, overtaken, asked)
 		}
 		if ctx.Err() != nil {
-			i.log.Warn("ended with unprocessed keyspace events; an audit follows at the next start", "err", err, "waiting", len(hints))
+			i.log.Warn("ended with unprocessed keyspace events; an audit follows at the next start",
+				"err", err, "waiting", len(hints))
 			return false
 		}
 		backoff.Sleep(ctx, retry.Fail("keyspace events wait: Redis cannot process them", err, "waiting", len(hints)))

@@ -1,4 +1,4 @@
-// Package listener follows the keyspace events of one Redis server and hands what they hint at to the schedule.
+// Package listener follows the keyspace events of one Redis server and hands their hints to the schedule.
 //
 // Redis sends these events once, to the clients that are subscribed at that moment. So the listener's second duty is to
 // notice when it may have missed some: it reports every such gap, and the reconciler answers it with an audit.
@@ -32,7 +32,7 @@ type Listener struct {
 	namespaces keys.Namespaces
 	instance   string
 
-	// Logger gets what happens to the subscription. Default: slog.Default().
+	// Logger gets the troubles of the subscription. Default: slog.Default().
 	Logger *slog.Logger
 	// CanaryInterval is how often a canary is sent. If its event does not arrive
 	// within CanaryTimeout, events count as lost. Defaults: 1s and 3s.
@@ -46,8 +46,8 @@ type Listener struct {
 	// timers are about to fire. It is called often. Default: it returns false.
 	Busy func() bool
 
-	// Lag returns for how long events may wait unread, so that many are read at a time. It is called often, and is to be some
-	// milliseconds at most. Default: 0.
+	// Lag returns how long events may wait unread, so that several are read at once: a few milliseconds at most. It is
+	// called often. Default: 0.
 	Lag func() time.Duration
 
 	hints    *buffer
@@ -72,13 +72,13 @@ func New(rdb *redis.Client, node Node, coverage Coverage, db int, namespaces key
 	}
 }
 
-// Healthy returns nil while events arrive and Redis takes in what they hint at, and otherwise what is wrong. A failure
-// to take them in counts after some seconds.
+// Healthy returns nil while events arrive and Redis takes their hints in, and otherwise the problem. A refused hint
+// counts after some seconds.
 func (l *Listener) Healthy() error { return l.health.err() }
 
-// Hears reports whether Healthy returns nil and a canary has arrived that was sent within a time.
+// Hears reports whether Healthy returns nil and the latest canary to arrive was sent within a time.
 func (l *Listener) Hears(within time.Duration) bool {
-	return l.Healthy() == nil && time.Since(l.health.lastShown()) < within
+	return l.Healthy() == nil && time.Since(l.health.lastArrival()) < within
 }
 
 // Run follows the events until ctx ends. It tries again after any failure.
@@ -87,14 +87,15 @@ func (l *Listener) Run(ctx context.Context) {
 	defer wg.Wait()
 	l.hints.busy = l.Busy
 	in := intake{
-		observer: l.node, hints: l.hints, health: l.health, coverage: l.coverage, log: l.Logger, agenda: l.Agenda, metrics: l.Metrics,
+		observer: l.node, hints: l.hints, health: l.health, coverage: l.coverage, log: l.Logger, agenda: l.Agenda,
+		metrics: l.Metrics,
 	}
 	wg.Go(func() { in.run(ctx) })
 
 	retry := backoff.Backoff{Policy: backoff.Policy{First: firstPause, Longest: longestPause}, Logger: l.Logger}
 	for {
 		expiry, err := l.follow(ctx)
-		l.hints.flush() // before anything is said to be heard from then on
+		l.hints.flush() // before others rely on a new subscription
 		if ctx.Err() != nil {
 			return
 		}
@@ -112,20 +113,23 @@ func (l *Listener) Run(ctx context.Context) {
 	}
 }
 
-// follow follows the events by one subscription until something ends it. It returns whether a canary's expiry was
-// heard, and why it ended.
+// follow follows the events by one subscription until something ends it. It reports whether a canary's expiry arrived,
+// and returns the cause of the end.
 func (l *Listener) follow(ctx context.Context) (expiry bool, err error) {
 	s := session{
 		rdb: l.rdb, db: l.db, namespaces: l.namespaces, evidence: l.node, directory: l.node, hints: l.hints,
 		coverage: l.coverage, reported: &l.reported, log: l.Logger, agenda: l.Agenda, metrics: l.Metrics, lag: l.Lag,
 		canary: &canary{
-			rdb: l.rdb, evidence: l.node, directory: l.node, hints: l.hints, health: l.health, coverage: l.coverage, reported: &l.reported,
-			interval: l.CanaryInterval, timeout: l.CanaryTimeout, log: l.Logger,
+			rdb: l.rdb, evidence: l.node, directory: l.node, hints: l.hints, health: l.health, coverage: l.coverage,
+			reported: &l.reported, interval: l.CanaryInterval, timeout: l.CanaryTimeout, log: l.Logger,
 		},
-		apps: &apps{node: l.node, db: l.db, namespaces: l.namespaces, coverage: l.coverage, reported: &l.reported, log: l.Logger, known: map[string]*app{}},
+		apps: &apps{
+			node: l.node, db: l.db, namespaces: l.namespaces, coverage: l.coverage, reported: &l.reported, log: l.Logger,
+			known: map[string]*app{},
+		},
 	}
 	s.canary.subscribe = s.moveCanaries
 	s.canary.begin(l.node.AnyPartition(), l.instance)
 	err = s.run(ctx)
-	return s.canary.came(expired), err
+	return s.canary.arrived(expired), err
 }

@@ -18,10 +18,10 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// mostCompared is with how many unsaid keys one that was claimed is compared.
+// mostCompared bounds the expired keys with which a claimed one is compared.
 const mostCompared = 64
 
-// subscribeTimeout is how long a subscription may take to be confirmed.
+// subscribeTimeout bounds the confirmation of a subscription.
 const subscribeTimeout = 5 * time.Second
 
 // session is one subscription.
@@ -43,32 +43,33 @@ type session struct {
 
 	sub    *redis.PubSub
 	change change // of the last message
-	// unsaid are keys that ran out, the last events that were read: a claim that explains them comes right behind as a rule, and then
-	// nothing is kept of them. They are part of what was read, until more is.
-	unsaid   [][]byte
-	keyspace string // what the channels of keys begin with
-	expired  string // the channel of expired events
-	canaries []byte // what the keys of canaries begin with
-	claimed  []byte // what a message about a claim begins with
-	next     []byte // likewise one about what is to be claimed then
-	told     string // the sharded channel of such messages in a cluster; empty if there is none, or if the user has no right to it
+	// expired are the keys of the expired events just read. A claim message usually follows and explains them. They are
+	// valid until the next read.
+	expired [][]byte
+
+	keyspacePrefix string // of the channels of keys
+	expiredChannel string
+	canaryPrefix   []byte // of the keys of canaries
+	claimedPrefix  []byte // of a message with claimed keys
+	nextPrefix     []byte // of a message with the next due times
+	claimsChannel  string // sharded channel of these messages in a cluster; empty without one, or without the right to it
 }
 
-// change says that one message or several in a row were about one key that was set or changed. The zero value stands for
-// anything else.
+// change is the key that the last messages in a row have set or changed. The zero value stands for anything else.
 type change struct {
 	key   string
-	noted bool // by a hint of its own, the last of this key
+	noted bool // the last hint of the key is the change's own
 }
 
-// run subscribes once and follows the events until something ends it. It returns why.
+// run subscribes once and follows the events until something ends it. It returns the cause.
 func (s *session) run(parent context.Context) error {
 	ctx, end := context.WithCancelCause(parent)
 	defer end(nil)
 	_, flagsErr := enableFlags(ctx, s.rdb)
 
-	s.keyspace, s.expired, s.claimed = keys.KeyspacePrefix(s.db), keys.ExpiredChannel(s.db), []byte(keys.ClaimedMessage(s.db))
-	s.next, s.canaries = []byte(keys.NextMessage(s.db)), []byte(keys.CanaryPrefix)
+	s.keyspacePrefix, s.expiredChannel = keys.KeyspacePrefix(s.db), keys.ExpiredChannel(s.db)
+	s.claimedPrefix, s.nextPrefix = []byte(keys.ClaimedMessage(s.db)), []byte(keys.NextMessage(s.db))
+	s.canaryPrefix = []byte(keys.CanaryPrefix)
 	client := s.client(ctx, end)
 	defer func() { _ = client.Close() }()
 	s.sub = client.Subscribe(ctx)
@@ -90,19 +91,19 @@ func (s *session) run(parent context.Context) error {
 		return context.Cause(ctx)
 	}
 
-	// Until now messages waited unread. From here on they are read, whatever else takes its time.
+	// Until now messages waited unread. From here on nothing delays their reading.
 	defer s.evidence.StopHearing()
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer end(nil) // before the wait
-	wg.Go(func() { end(s.hear(ctx, flagsErr)) })
+	wg.Go(func() { end(s.watch(ctx, flagsErr)) })
 	wg.Go(func() { end(s.followClaims(ctx)) })
 	return s.follow(ctx)
 }
 
-// hear has others rely on the events, and watches over them until ctx ends or something ends the session. It returns why. The
-// messages are being read.
-func (s *session) hear(ctx context.Context, flagsErr error) error {
+// watch lets others rely on the events, and watches over them until ctx ends or something ends the session. It returns
+// the cause. The messages are being read meanwhile.
+func (s *session) watch(ctx context.Context, flagsErr error) error {
 	if err := s.evidence.StartHearing(ctx); err != nil {
 		return err
 	}
@@ -122,29 +123,30 @@ func (s *session) hear(ctx context.Context, flagsErr error) error {
 	return err
 }
 
-// follow reads from the subscription, which hands its messages to the session, until something ends it. It returns why.
+// follow reads from the subscription, which hands its messages to the session, until something ends it. It returns the
+// cause.
 func (s *session) follow(ctx context.Context) error {
 	for {
 		message, err := s.sub.Receive(ctx)
 		switch m := message.(type) {
 		case nil:
-			if _, moved := redis.IsMovedError(err); moved { // the channel of the claims: the next look finds the new one
+			if _, moved := redis.IsMovedError(err); moved { // the claims channel: followClaims finds the new one
 				continue
 			}
 			if !redis.IsPermissionError(err) || ctx.Err() != nil || !s.apps.refuse(err) {
 				return cause(ctx, err)
 			}
 		case *redis.Subscription:
-			key, _ := strings.CutPrefix(m.Channel, s.keyspace)
-			if !ofClaims(m) && !s.canary.confirm(m, key) && !s.apps.confirm(m) {
+			key, _ := strings.CutPrefix(m.Channel, s.keyspacePrefix)
+			if !isClaimsChannel(m) && !s.canary.confirm(m, key) && !s.apps.confirm(m) {
 				return errors.New("the client has reconnected by itself")
 			}
 		}
 	}
 }
 
-// client returns a client like the listener's, whose connections hand their messages to the session. It calls end with an
-// error that ends the session.
+// client returns a client like the listener's, whose connections hand their messages to the session. An error in a
+// message goes to end.
 func (s *session) client(ctx context.Context, end context.CancelCauseFunc) *redis.Client {
 	options := *s.rdb.Options()
 	dial := options.Dialer
@@ -163,7 +165,7 @@ func (s *session) client(ctx context.Context, end context.CancelCauseFunc) *redi
 			Conn: c, lag: s.lag,
 			receive: func(channel, payload []byte) error { return noted(s.receive(ctx, channel, payload)) },
 			caughtUp: func() {
-				_ = noted(s.say())
+				_ = noted(s.flushExpired())
 				s.hints.caughtUp()
 			},
 		}, nil
@@ -171,7 +173,7 @@ func (s *session) client(ctx context.Context, end context.CancelCauseFunc) *redi
 	return redis.NewClient(&options)
 }
 
-// subscribe subscribes to what every session needs and waits until the server has confirmed it.
+// subscribe subscribes to the channels that every session needs, and waits until the server has confirmed them.
 func (s *session) subscribe(ctx context.Context) error {
 	channels := []string{keys.ExpiredChannel(s.db), keys.WakeChannel}
 	channels = append(channels, s.channelsOf(*s.canary.keys.Load())...)
@@ -207,8 +209,8 @@ func (s *session) subscribe(ctx context.Context) error {
 	return s.subscribeClaims(ctx)
 }
 
-// subscribeClaims subscribes to the channel of the claims of a cluster's master. Without it timerd asks what events are about that
-// claims explain, which costs more and loses nothing.
+// subscribeClaims subscribes to the claims channel of a cluster's master. Without it each expired event costs a call;
+// none is lost.
 func (s *session) subscribeClaims(ctx context.Context) error {
 	channel := s.directory.ClaimedChannel()
 	if channel == keys.WakeChannel {
@@ -221,44 +223,47 @@ func (s *session) subscribeClaims(ctx context.Context) error {
 	var refused redis.Error
 	switch _, moved := redis.IsMovedError(err); {
 	case err == nil || moved:
-		s.told = channel
+		s.claimsChannel = channel
 	case !errors.As(err, &refused):
 		return fmt.Errorf("subscribe: %w", cause(ctx, err))
-	case !s.reported.untold:
-		s.reported.untold = true
-		s.log.Warn("cannot subscribe to messages about claims, which costs Redis more; allow the user SSUBSCRIBE, SUNSUBSCRIBE and SPUBLISH", "err", err)
+	case !s.reported.warnedNoClaims:
+		s.reported.warnedNoClaims = true
+		s.log.Warn("cannot subscribe to messages about claims, which costs Redis more; allow the user SSUBSCRIBE, "+
+			"SUNSUBSCRIBE and SPUBLISH", "err", err)
 	}
 	return nil
 }
 
-// followClaims changes to another channel of the claims when the cluster's slots have moved, until ctx ends.
+// followClaims moves to the new claims channel after the cluster's slots have moved, until ctx ends.
 func (s *session) followClaims(ctx context.Context) error {
 	tick := time.NewTicker(s.canary.interval)
 	defer tick.Stop()
-	for s.told != "" {
+	for s.claimsChannel != "" {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-tick.C:
 		}
 		channel := s.directory.ClaimedChannel()
-		if channel == s.told {
+		if channel == s.claimsChannel {
 			continue
 		}
-		// What is told on the old one meanwhile is asked about.
-		if err := errors.Join(s.sub.SUnsubscribe(ctx, s.told), s.sub.SSubscribe(ctx, channel)); err != nil {
+		// The schedule is asked about events whose claims are announced on the old channel meanwhile.
+		if err := errors.Join(s.sub.SUnsubscribe(ctx, s.claimsChannel), s.sub.SSubscribe(ctx, channel)); err != nil {
 			return fmt.Errorf("subscribe: %w", err)
 		}
-		s.told = channel
+		s.claimsChannel = channel
 	}
 	<-ctx.Done()
 	return context.Cause(ctx)
 }
 
-// ofClaims reports whether a confirmation is about the channel of the claims.
-func ofClaims(m *redis.Subscription) bool { return m.Kind == "ssubscribe" || m.Kind == "sunsubscribe" }
+// isClaimsChannel reports whether a confirmation is about the claims channel.
+func isClaimsChannel(m *redis.Subscription) bool {
+	return m.Kind == "ssubscribe" || m.Kind == "sunsubscribe"
+}
 
-// refreshApps looks for the apps that are known, and again after each audit, until ctx ends.
+// refreshApps reads the known apps, and again after each audit, until ctx ends.
 func (s *session) refreshApps(ctx context.Context) error {
 	if err := s.apps.refresh(ctx); err != nil {
 		return err
@@ -275,9 +280,10 @@ func (s *session) refreshApps(ctx context.Context) error {
 	}
 }
 
-// moveCanaries subscribes to the events of other canaries than before.
+// moveCanaries moves the subscription to the events of other canaries.
 func (s *session) moveCanaries(ctx context.Context, to, from []string) error {
-	if err := errors.Join(s.sub.Subscribe(ctx, s.channelsOf(to)...), s.sub.Unsubscribe(ctx, s.channelsOf(from)...)); err != nil {
+	err := errors.Join(s.sub.Subscribe(ctx, s.channelsOf(to)...), s.sub.Unsubscribe(ctx, s.channelsOf(from)...))
+	if err != nil {
 		return fmt.Errorf("subscribe: %w", err)
 	}
 	return nil
@@ -287,12 +293,12 @@ func (s *session) moveCanaries(ctx context.Context, to, from []string) error {
 func (s *session) channelsOf(names []string) []string {
 	channels := make([]string, len(names))
 	for i, name := range names {
-		channels[i] = s.keyspace + name
+		channels[i] = s.keyspacePrefix + name
 	}
 	return channels
 }
 
-// cause returns why the session was ended from within, or else the error that ended it.
+// cause returns the cause that ended the session from within, or else err.
 func cause(ctx context.Context, err error) error {
 	if within := context.Cause(ctx); within != nil {
 		return within
@@ -300,31 +306,33 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-// receive sorts one message: a canary's, a message of the function library or of a claim, or a hint. An error ends the session.
+// receive dispatches one message: a canary's, a message of the function library or of a claim, or a hint. An error ends
+// the session.
 func (s *session) receive(ctx context.Context, channel, payload []byte) error {
 	last := s.change
 	s.change = change{}
-	keyspace := len(channel) > len(s.keyspace) && string(channel[:len(s.keyspace)]) == s.keyspace
-	isTold := string(channel) == keys.WakeChannel || keys.IsClaimedChannel(channel)
+	keyspace := len(channel) > len(s.keyspacePrefix) && string(channel[:len(s.keyspacePrefix)]) == s.keyspacePrefix
+	own := string(channel) == keys.WakeChannel || keys.IsClaimedChannel(channel)
 	switch {
 	case keyspace && string(payload) == expired:
 		return nil // it comes on a channel of its own
-	case string(channel) == s.expired && (!bytes.HasPrefix(payload, s.canaries) || !s.canary.owns(string(payload))):
-		s.unsaid = append(s.unsaid, payload)
+	case string(channel) == s.expiredChannel &&
+		(!bytes.HasPrefix(payload, s.canaryPrefix) || !s.canary.owns(string(payload))):
+		s.expired = append(s.expired, payload)
 		return nil
-	case isTold && len(payload) == 0:
-		return nil // somebody asks how many are subscribed
-	case isTold:
-		if claimed, ok := bytes.CutPrefix(payload, s.claimed); ok {
+	case own && len(payload) == 0:
+		return nil // somebody counts the subscribers
+	case own:
+		if claimed, ok := bytes.CutPrefix(payload, s.claimedPrefix); ok {
 			s.explain(claimed)
 			return nil
 		}
-		if next, ok := bytes.CutPrefix(payload, s.next); ok {
+		if next, ok := bytes.CutPrefix(payload, s.nextPrefix); ok {
 			s.receiveNext(string(next))
 			return nil
 		}
 	}
-	if err := s.say(); err != nil { // in their order
+	if err := s.flushExpired(); err != nil { // before the hint of this message
 		return err
 	}
 	switch {
@@ -333,45 +341,45 @@ func (s *session) receive(ctx context.Context, channel, payload []byte) error {
 		if kind == 0 {
 			return nil
 		}
-		return s.hint(string(channel[len(s.keyspace):]), payload, kind, last)
-	case string(channel) == s.expired:
+		return s.hint(string(channel[len(s.keyspacePrefix):]), payload, kind, last)
+	case string(channel) == s.expiredChannel:
 		return s.hint(string(payload), []byte(expired), schedule.Expired, last)
-	case isTold:
+	case own:
 		return s.receiveWake(ctx, payload, last)
 	}
 	return nil
 }
 
-// explain drops what was heard of keys whose timers have been claimed since.
+// explain drops the expired events and hints of keys whose timers were claimed after them.
 func (s *session) explain(claimed []byte) {
-	if len(s.unsaid) > 0 {
-		// They come in the order in which they are claimed. What is not found is said, and asked about.
+	if len(s.expired) > 0 {
+		// Events and claims come in the same order. The schedule is asked about the rest.
 		at := 0
 		for key := range keys.ParseClaimed(claimed) {
-			for i := range min(len(s.unsaid), mostCompared) {
-				if j := (at + i) % len(s.unsaid); bytes.Equal(s.unsaid[j], key) {
-					s.unsaid[j], at = nil, j+1
+			for i := range min(len(s.expired), mostCompared) {
+				if j := (at + i) % len(s.expired); bytes.Equal(s.expired[j], key) {
+					s.expired[j], at = nil, j+1
 					break
 				}
 			}
 		}
-		s.unsaid = slices.DeleteFunc(s.unsaid, func(key []byte) bool { return key == nil })
+		s.expired = slices.DeleteFunc(s.expired, func(key []byte) bool { return key == nil })
 	}
 	s.hints.explain(claimed)
 }
 
-// say takes in the keys that ran out and that no claim has explained.
-func (s *session) say() error {
-	for _, key := range s.unsaid {
+// flushExpired takes in the expired events that no claim has explained.
+func (s *session) flushExpired() error {
+	for _, key := range s.expired {
 		if err := s.hint(string(key), []byte(expired), schedule.Expired, change{}); err != nil {
 			return err
 		}
 	}
-	s.unsaid = s.unsaid[:0]
+	s.expired = s.expired[:0]
 	return nil
 }
 
-// receiveNext takes what is left in the partitions from which was claimed.
+// receiveNext takes the next due times of the partitions of a claim.
 func (s *session) receiveNext(message string) {
 	at, next, ok := keys.ParseNext(message)
 	if !ok {
@@ -382,7 +390,7 @@ func (s *session) receiveNext(message string) {
 	}
 }
 
-// receiveWake takes a message of the function library. last is what came before it.
+// receiveWake takes a message of the function library. last is the change before it.
 func (s *session) receiveWake(ctx context.Context, payload []byte, last change) error {
 	text := string(payload)
 	if app, ok := strings.CutPrefix(text, keys.AppMessage); ok {
@@ -402,7 +410,7 @@ func (s *session) receiveWake(ctx context.Context, payload []byte, last change) 
 	return nil
 }
 
-// hint takes an event of a key. last is what came before it.
+// hint takes an event of a key. last is the change before it.
 func (s *session) hint(key string, event []byte, kind schedule.HintKind, last change) error {
 	if s.canary.owns(key) {
 		return s.canary.receive(key, string(event))
@@ -425,11 +433,11 @@ func (s *session) hint(key string, event []byte, kind schedule.HintKind, last ch
 	return nil
 }
 
-// expired is the event of a key that ran out.
+// expired is the event of a key whose TTL ran out.
 const expired = "expired"
 
-// kindOf says what an event on a keyspace channel hints at, or 0 for nothing: expired comes on a channel of its own,
-// and neither reading a missing key nor the creation of one says more than the event beside it.
+// kindOf returns the kind of the hint in an event on a keyspace channel, 0 for none: expired comes on a channel of its
+// own; a read of a missing key, or the creation of a key, adds nothing to the event beside it.
 func kindOf(event []byte) schedule.HintKind {
 	switch string(event) {
 	case expired, "keymiss", "new":
