@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// standbyStep is how much later each rank wakes than the one before it, and claims only what has been due for about as long: it looks
-	// 40 times a second at most where the one before it does all.
+	// standbyStep is the delay of each rank behind the one before it. A rank claims timers that have been due for about
+	// its delay: at most 40 times a second where the one before it does all the work.
 	standbyStep = 25 * time.Millisecond
-	// early is by how much less a standby waits: the clock of the server is not known better.
+	// early shortens a standby's wait by the uncertainty of the server's clock.
 	early = 2 * time.Millisecond
-	// claimBatch is how many partitions one round trip claims from: what they bring
-	// may exceed the publisher's window, which takes the rest as it gets room.
+	// claimBatch bounds the partitions of one round trip of claims. Their firings may exceed the publisher's window,
+	// which takes the rest as it gets room.
 	claimBatch = 32
 	// movingPause is the pause before the next claim from a partition that is moving
 	// from one server of a cluster to another.
@@ -32,36 +32,40 @@ type Server interface {
 	Until(at schedule.Millis) time.Duration
 }
 
-// agenda is when to claim from which partition of a server, among other timerds that do so too. Its methods may be called
+// agenda plans when to claim from which partition of a server, among other timerds. Its methods may be called
 // concurrently, and never block.
 type agenda struct {
 	server Server
-	woken  chan struct{} // the next claim may be earlier than it was
+	woken  chan struct{} // the next claim may have become earlier
 
 	mu    sync.Mutex
 	queue wakeQueue
-	place int // of the server among those of the cluster
-	rank  int // among the timerds, for this server
-	// passive says that two timerds before this one hear, so that this one does not: it claims only what it finds unclaimed in two
-	// sweeps in a row.
-	passive bool
-	swept   map[keys.Partition]schedule.Millis // what sweeps found to be due, while passive
-	leases  map[keys.Partition]schedule.Millis // when the first lease of a partition ends that claims do not look for by themselves
+	place int // of the server in the cluster
+	rank  int // of this timerd, for this server
+	// passive says that two timerds of lower rank hear, so that this one does not. It claims only timers that two sweeps
+	// in a row find unclaimed.
+	passive  bool
+	sweptDue map[keys.Partition]schedule.Millis // due times found by sweeps, while passive
+	leases   map[keys.Partition]schedule.Millis // end of the first lease that claims do not look for by themselves
 }
 
 func newAgenda(server Server) *agenda {
-	return &agenda{server: server, woken: make(chan struct{}, 1), queue: newWakeQueue(), leases: map[keys.Partition]schedule.Millis{}}
+	return &agenda{
+		server: server, woken: make(chan struct{}, 1), queue: newWakeQueue(), leases: map[keys.Partition]schedule.Millis{},
+	}
 }
 
-// wake notes that a timer of a partition is due at a time, AtOnce or Nothing.
-func (a *agenda) wake(p keys.Partition, due schedule.Millis) { a.note(p, due, false) }
+// wake notes the due time of a partition's timer, or AtOnce or Nothing.
+func (a *agenda) wake(p keys.Partition, due schedule.Millis) { a.noteDue(p, due, false) }
 
-// armed is wake for what this timerd has set itself. In a cluster it is noted by a passive one, too: should no message reach the others,
-// it may take them longer than a sweep to find it.
-func (a *agenda) armed(p keys.Partition, due schedule.Millis) { a.note(p, due, a.server.Name() != "") }
+// armed is wake for a timer that this timerd has set. In a cluster a passive one notes it too: if no message reaches
+// the others, they may take longer than a sweep to find it.
+func (a *agenda) armed(p keys.Partition, due schedule.Millis) {
+	a.noteDue(p, due, a.server.Name() != "")
+}
 
-// note notes a due time, by a passive timerd only if it is to be.
-func (a *agenda) note(p keys.Partition, due schedule.Millis, always bool) {
+// noteDue notes a due time; a passive timerd only does so if always is set.
+func (a *agenda) noteDue(p keys.Partition, due schedule.Millis, always bool) {
 	if due < 0 || !a.server.Owns(p) {
 		return
 	}
@@ -73,8 +77,8 @@ func (a *agenda) note(p keys.Partition, due schedule.Millis, always bool) {
 	}
 }
 
-// found notes what a scan for due timers has found. patient says that the next one comes within a lease.
-func (a *agenda) found(scan schedule.DueScan, patient bool) {
+// swept notes the result of a sweep. patient says that the next one comes within a lease.
+func (a *agenda) swept(scan schedule.DueScan, patient bool) {
 	heads := scan.Heads
 	a.mu.Lock()
 	for _, l := range scan.Leases {
@@ -94,17 +98,17 @@ func (a *agenda) found(scan schedule.DueScan, patient bool) {
 	signal(a.woken)
 }
 
-// unclaimed returns those of what a sweep has found that one has found before, and keeps what is due now. a.mu is held.
+// unclaimed returns the heads that the previous sweep has found too, and keeps the due ones for the next. a.mu is held.
 func (a *agenda) unclaimed(heads []schedule.Head) (again []schedule.Head) {
-	if a.swept == nil {
-		a.swept = map[keys.Partition]schedule.Millis{}
+	if a.sweptDue == nil {
+		a.sweptDue = map[keys.Partition]schedule.Millis{}
 	}
 	for _, h := range heads {
 		if h.Due != schedule.AtOnce && a.server.Until(h.Due) > 0 {
 			continue
 		}
-		before, ok := a.swept[h.Partition]
-		a.swept[h.Partition] = h.Due
+		before, ok := a.sweptDue[h.Partition]
+		a.sweptDue[h.Partition] = h.Due
 		if ok && before == h.Due {
 			again = append(again, h)
 		}
@@ -112,16 +116,16 @@ func (a *agenda) unclaimed(heads []schedule.Head) (again []schedule.Head) {
 	return again
 }
 
-// setPlace notes which of the servers of a cluster this one is. Each has another timerd as its first.
+// setPlace notes the place of this server in the cluster. Each server has another timerd as its first.
 func (a *agenda) setPlace(place int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.place = place
 }
 
-// before returns the rank of a living timerd for this server, and how many timerds of a lower rank hear it. Each server has another
-// one as its first, among the timerds able to publish. If fewer are subscribed than hear by their own account, the missing ones
-// count as lower in rank.
+// before returns the rank of a living timerd for this server, and the number of timerds of lower rank that hear it.
+// Each server has another one as its first, among the timerds able to publish. If fewer are subscribed than claim to
+// hear, the missing ones count as lower in rank.
 func (a *agenda) before(id string, s schedule.Standing, h schedule.Hearing) (rank, hearing int) {
 	a.mu.Lock()
 	place := a.place
@@ -150,8 +154,8 @@ func (a *agenda) before(id string, s schedule.Standing, h schedule.Hearing) (ran
 	return rank, hearing
 }
 
-// setRank notes which of the living timerds this one is for this server, and whether it is passive. What it knows to be due it claims
-// accordingly: earlier, if one before it is gone.
+// setRank notes the rank of this timerd for this server, and whether it is passive. A lower rank claims known due times
+// earlier.
 func (a *agenda) setRank(rank int, passive bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -162,29 +166,29 @@ func (a *agenda) setRank(rank int, passive bool) {
 		signal(a.woken)
 	}
 	if !passive {
-		a.swept = nil
+		a.sweptDue = nil
 	}
 }
 
-// isPassive tells whether this timerd leaves the server to two others.
+// isPassive reports whether this timerd leaves the server to two others.
 func (a *agenda) isPassive() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.passive
 }
 
-// isFirst tells whether this timerd is the first of all to claim from the server.
+// isFirst reports whether this timerd is the first to claim from the server.
 func (a *agenda) isFirst() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.rank == 0
 }
 
-// learn notes a due time. It returns whether the next claim of all has become earlier. a.mu is held.
+// learn notes a due time, and reports whether the next claim of all has become earlier. a.mu is held.
 func (a *agenda) learn(p keys.Partition, due schedule.Millis) bool {
 	if !a.queue.learn(p, due) {
-		// In a cluster it may have come into the schedule after a claim of what is known, of which the message is still to be read:
-		// answers do not wait for messages. Then nothing but the visit tells of it.
+		// In a cluster it may have been set after a claim of the known ones whose message is still unread: answers do not
+		// wait for messages. Then only the visit finds it.
 		if a.server.Name() != "" && a.server.Until(a.queue.known[p]) <= standbyStep {
 			a.queue.keep(p)
 		}
@@ -197,20 +201,20 @@ func (a *agenda) learn(p keys.Partition, due schedule.Millis) bool {
 	return a.queue.plan(p, at)
 }
 
-// delay returns how much later this timerd wakes than the first. a.mu is held.
+// delay returns the delay of this timerd behind the first one. a.mu is held.
 func (a *agenda) delay() time.Duration { return time.Duration(a.rank) * standbyStep }
 
-// patience returns for how long what is due is left to those before this timerd. a.mu is held.
+// patience returns the time for which due timers are left to the lower ranks. a.mu is held.
 func (a *agenda) patience() time.Duration { return max(a.delay()-early, 0) }
 
-// wait returns how long it is until the next claim.
+// wait returns the time until the next claim.
 func (a *agenda) wait() time.Duration {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.until()
 }
 
-// until returns how long it is until the next claim. a.mu is held.
+// until is wait; a.mu is held.
 func (a *agenda) until() time.Duration {
 	at := a.queue.next()
 	if at == schedule.Never {
@@ -219,7 +223,7 @@ func (a *agenda) until() time.Duration {
 	return min(a.server.Until(at), longestSleep)
 }
 
-// takeDue takes out up to claimBatch partitions whose time has come. expected is how many firings a claim may bring.
+// takeDue takes out up to claimBatch partitions that are due. expected is the number of firings that a claim may bring.
 func (a *agenda) takeDue(expected int) []schedule.ClaimRequest {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -236,7 +240,7 @@ func (a *agenda) takeDue(expected int) []schedule.ClaimRequest {
 	return requests
 }
 
-// claimed notes the result of a claim, and returns whether there was more to claim.
+// claimed notes the result of a claim, and reports whether there was more to claim.
 func (a *agenda) claimed(result *schedule.ClaimResult) (more bool) {
 	now := schedule.MillisOf(result.At)
 	a.mu.Lock()
@@ -252,9 +256,9 @@ func (a *agenda) claimed(result *schedule.ClaimResult) (more bool) {
 	return more
 }
 
-// claimedBy notes that some timerd claimed at a time from a partition, and when something is to be claimed there next, or Nothing. What
-// this one knew to be due by then need not be looked for, unless it is the first: then it was the one, or does not rely on others.
-func (a *agenda) claimedBy(p keys.Partition, at, next schedule.Millis) {
+// peerClaimed notes a claim by any timerd, with its time and the next due time, or Nothing. This timerd then forgets
+// the due times up to the claim, unless it is the first: then the claim was its own, or it does not rely on others.
+func (a *agenda) peerClaimed(p keys.Partition, at, next schedule.Millis) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.rank == 0 || a.passive || !a.queue.forget(p, min(at, a.server.Now())) {
@@ -268,7 +272,7 @@ func (a *agenda) claimedBy(p keys.Partition, at, next schedule.Millis) {
 	}
 }
 
-// noteLeases notes which lease of a partition is to be looked for next, after a claim. a.mu is held.
+// noteLeases notes the next lease of a partition to look for, after a claim. a.mu is held.
 func (a *agenda) noteLeases(result *schedule.ClaimResult, now schedule.Millis) {
 	p := result.Partition
 	ends, leased := a.leases[p]
@@ -282,7 +286,7 @@ func (a *agenda) noteLeases(result *schedule.ClaimResult, now schedule.Millis) {
 	}
 }
 
-// putBack puts back a partition that could not be claimed from: for at once, unless it is moving.
+// putBack puts back a partition after a failed claim: for at once, unless it is moving.
 func (a *agenda) putBack(request schedule.ClaimRequest, moving bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

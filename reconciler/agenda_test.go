@@ -32,7 +32,7 @@ func TestLeasesOfSweeps(t *testing.T) {
 			a.claimed(&result)
 		}
 		nothing := schedule.ClaimResult{Next: schedule.Nothing}
-		a.found(schedule.DueScan{
+		a.swept(schedule.DueScan{
 			Heads: []schedule.Head{{Partition: p, Due: b.in(time.Second)}}, Leases: []schedule.Head{{Partition: p, Due: b.in(3 * time.Second)}},
 		}, true)
 		claim(time.Second, false, nothing)
@@ -75,9 +75,9 @@ func TestClaimsOfOthers(t *testing.T) {
 			"claimed before it was due":          {1, nil, -6 * time.Millisecond, 8 * time.Second, -5 * time.Millisecond},
 			"claimed in the future, as it says":  {1, other(time.Second), time.Hour, 0, time.Second},
 			"something is owed there":            {1, func(a *agenda) { a.wake(p, schedule.AtOnce) }, -time.Millisecond, 0, owed},
-			"a sweep has found something":        {1, func(a *agenda) { a.found(schedule.DueScan{Heads: []schedule.Head{{Partition: p}}}, true) }, -time.Millisecond, 0, owed},
+			"a sweep has found something":        {1, func(a *agenda) { a.swept(schedule.DueScan{Heads: []schedule.Head{{Partition: p}}}, true) }, -time.Millisecond, 0, owed},
 			"an answer overtook the message":     {1, func(a *agenda) { a.wake(p, later[0].Due) }, -time.Millisecond, 0, -5 * time.Millisecond},
-			"a sweep overtook the message":       {1, func(a *agenda) { a.found(schedule.DueScan{Heads: later}, true) }, -time.Millisecond, 0, -5 * time.Millisecond},
+			"a sweep overtook the message":       {1, func(a *agenda) { a.swept(schedule.DueScan{Heads: later}, true) }, -time.Millisecond, 0, -5 * time.Millisecond},
 			"another was known long before":      {1, func(a *agenda) { other(time.Second)(a); a.wake(p, later[0].Due); b.pass(time.Second) }, 0, 0, longestSleep - standbyStep},
 			"a lease of an earlier claim ends":   {1, func(a *agenda) { a.leases[p] = b.in(3 * time.Second) }, -time.Millisecond, 8 * time.Second, 3 * time.Second},
 			"it is the first":                    {0, nil, -time.Millisecond, 0, -5*time.Millisecond - standbyStep},
@@ -94,7 +94,7 @@ func TestClaimsOfOthers(t *testing.T) {
 			if c.next != 0 {
 				next = b.in(c.next)
 			}
-			a.claimedBy(p, b.in(c.at), next)
+			a.peerClaimed(p, b.in(c.at), next)
 			if wait := a.wait() - standbyStep; wait != c.want && (c.want != owed || wait > owed) {
 				t.Errorf("%s: %s until the next claim, want %s", name, wait, c.want)
 			}
@@ -119,13 +119,13 @@ func TestPassiveInACluster(t *testing.T) {
 		}
 		a.takeDue(1)
 		due := schedule.DueScan{Heads: []schedule.Head{{Partition: "hhhhhi", Due: b.in(-time.Second)}}}
-		a.found(due, true)
-		a.found(schedule.DueScan{}, true)
+		a.swept(due, true)
+		a.swept(schedule.DueScan{}, true)
 		b.pass(2 * time.Second)
 		if requests := a.takeDue(1); len(requests) != 1 || requests[0].Partition != "hhhhhh" {
 			t.Errorf("claims from %+v", requests)
 		}
-		a.found(due, true)
+		a.swept(due, true)
 		if requests := a.takeDue(1); len(requests) != 1 || requests[0].Partition != "hhhhhi" {
 			t.Errorf("claims from %+v, want what nobody has claimed", requests)
 		}

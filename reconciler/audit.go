@@ -15,12 +15,12 @@ import (
 const (
 	pageCount = 128 // index entries per audit step
 	forever   = 100 * 365 * 24 * time.Hour
-	// subscribesWithin is for how long the first audit waits for the first subscription, after which there has to be one
-	// in any case: an audit of 20 million timers takes minutes.
+	// subscribesWithin is the wait of the first audit for the first subscription, which needs an audit in any case: one
+	// of 20 million timers takes minutes.
 	subscribesWithin = 500 * time.Millisecond
-	// recordPause is the least time between two reports of audits that nothing asked for.
+	// recordPause is the least time between two reports of audits on schedule.
 	recordPause = 10 * time.Second
-	// maxDrift is how far the estimate of the server's clock may be ahead of it.
+	// maxDrift bounds the lead of the estimate of the server's clock.
 	maxDrift = time.Second
 )
 
@@ -46,9 +46,9 @@ type auditor struct {
 	log             *slog.Logger
 	metrics         Metrics
 
-	counted  []schedule.NamespaceCount // by the last audit of all timers, if it reached all
-	recorded time.Time                 // when the last report of an audit was written
-	again    string                    // why an audit of everything was asked for during the one under way; else empty
+	counted  []schedule.NamespaceCount // of the last audit, if it reached all timers
+	recorded time.Time                 // of the last report
+	again    string                    // reason of a full audit asked for during the one under way; else empty
 }
 
 // run audits until ctx ends.
@@ -61,10 +61,10 @@ func (a *auditor) run(ctx context.Context) {
 	case reason = <-a.coverage.asked:
 	case <-time.After(subscribesWithin):
 	}
-	var complete time.Time // when the last audit of everything began
+	var complete time.Time // start of the last full audit
 	for {
 		if a.agenda.isPassive() && (reason == "start" || reason == reasonRegular || reason == reasonUnfollowed) {
-			// Those that hear do it; a subscription asks for one.
+			// The timerds that hear do it; a subscription asks for one.
 			select {
 			case <-ctx.Done():
 				return
@@ -112,7 +112,7 @@ func (a *auditor) run(ctx context.Context) {
 	}
 }
 
-// auditFor makes one audit and says what it has found.
+// auditFor makes one audit and reports its findings.
 func (a *auditor) auditFor(ctx context.Context, reason string) (took time.Duration, err error) {
 	began := time.Now()
 	a.auditing.Store(true)
@@ -126,7 +126,7 @@ func (a *auditor) auditFor(ctx context.Context, reason string) (took time.Durati
 	return took, err
 }
 
-// report logs an audit if it found something that events should have reported, and counts it.
+// report logs an audit that found changes without an event, and counts it.
 func (a *auditor) report(reason string, seen schedule.Observed, took time.Duration) {
 	known := reason == reasonRegular || reason == reasonUnfollowed
 	if seen.Kept > 0 || !known && (seen.Adopted > 0 || seen.Rescheduled > 0 || seen.Cancelled > 0) {
@@ -143,7 +143,9 @@ func (a *auditor) record(ctx context.Context, reason string, took time.Duration)
 	if a.counted == nil || usual && time.Since(a.recorded) < recordPause {
 		return
 	}
-	report := schedule.AuditReport{Instance: a.instance, At: a.server.Now().Time(), Took: took, Reason: reason, Timers: a.counted}
+	report := schedule.AuditReport{
+		Instance: a.instance, At: a.server.Now().Time(), Took: took, Reason: reason, Timers: a.counted,
+	}
 	a.coverage.report(&report)
 	if err := a.node.RecordAudit(ctx, report); err != nil && ctx.Err() == nil {
 		a.log.Warn("cannot leave a report of the audit for timerd status", "err", err)
@@ -152,8 +154,8 @@ func (a *auditor) record(ctx context.Context, reason string, took time.Duration)
 }
 
 // auditOnce adopts the keys of the namespaces that the index lacks, if it is to be complete. Once it is known whether
-// events are heard, it also takes out of the index what has lost its key, and forgets apps without timers. It goes on past
-// partitions that are moving, and returns an error for them at the end.
+// events are heard, it also takes timers without their key out of the index, and forgets apps without timers. It passes
+// over moving partitions, and returns an error for them at the end.
 func (a *auditor) auditOnce(ctx context.Context, complete bool) (schedule.Observed, error) {
 	var seen schedule.Observed
 	var moving error
@@ -205,8 +207,8 @@ func (a *auditor) auditOnce(ctx context.Context, complete bool) (schedule.Observ
 	return seen, moving
 }
 
-// adoptAgain adopts the keys of a gap that was noted during the audit: they may run out before it ends. Another audit follows for the
-// rest.
+// adoptAgain adopts the keys of a gap that was noted during the audit: they may run out before it ends. Another audit
+// follows for the rest.
 func (a *auditor) adoptAgain(ctx context.Context, seen *schedule.Observed) error {
 	select {
 	case reason := <-a.coverage.asked:
@@ -265,7 +267,7 @@ func (a *auditor) adoptAll(ctx context.Context, seen *schedule.Observed) error {
 	return moving
 }
 
-// glob returns a pattern that all keys of the namespaces match.
+// glob returns a pattern that matches all keys of the namespaces.
 func (a *auditor) glob() string {
 	if len(a.namespaces) == 1 {
 		return a.namespaces[0].Glob()

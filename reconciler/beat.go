@@ -11,27 +11,27 @@ import (
 )
 
 const (
-	// missedHeartbeats is after how many sweeps without a heartbeat a timerd is dead.
+	// missedHeartbeats is the number of sweeps without a heartbeat after which a timerd is dead.
 	missedHeartbeats = 4
-	// enoughHear is how many timerds hear a server: the first in rank and one other.
+	// enoughHear is the number of timerds that hear a server: the first in rank and one other.
 	enoughHear = 2
-	// enoughDoubts is how many answers in a row must say that fewer hear before that is believed: the first answer
-	// after a server was silent may come before the others have said that they hear.
+	// enoughDoubts is the number of consecutive answers with fewer listeners that are needed to believe it: the first
+	// answer after a server was silent may come before the others have reported.
 	enoughDoubts = 2
-	// believedSweeps is for how many sweeps a timerd is believed to hear a server after it said so.
+	// believedSweeps is the validity of a timerd's report that it hears a server, in sweeps.
 	believedSweeps = 2
-	// shortestSweep is the least sweep that this and the deadline of a call go by: the canary, which shows that a
-	// timerd hears, is sent once a second.
+	// shortestSweep is the shortest sweep for this validity, and for the deadline of a call: the canary, which shows
+	// that a timerd hears, is sent once a second.
 	shortestSweep = time.Second
 )
 
-// Believed returns for how long a timerd counts as hearing a server after events showed it.
+// Believed returns how long after its last proof a timerd counts as hearing a server.
 func Believed(sweepInterval time.Duration) time.Duration {
 	return believedSweeps * max(sweepInterval, shortestSweep)
 }
 
-// beater sends a heartbeat with every sweep, beside it, and asks the node for its listeners. In a cluster all
-// heartbeats go to one master, which may be silent while the node works.
+// beater sends a heartbeat with every sweep, and asks the node for its listeners. In a cluster all heartbeats go to one
+// master, which may be silent while the node works.
 type beater struct {
 	members    Membership
 	agenda     *agenda
@@ -44,11 +44,11 @@ type beater struct {
 	metrics    Metrics
 
 	standing schedule.Standing // by the last heartbeat that was answered
-	beatAt   time.Time         // when that was; at first, when it began
-	askedAt  time.Time         // likewise of the last answer about listeners
+	beatAt   time.Time         // time of that answer; at first, of the start
+	askedAt  time.Time         // likewise for the last answer about listeners
 	steady   time.Time         // since when each heartbeat was answered in time; zero if the last one was not
-	enough   int               // answers in a row with enough other listeners
-	doubts   int               // answers in a row with fewer
+	enough   int               // consecutive answers with enough other listeners
+	doubts   int               // consecutive answers with fewer
 }
 
 // answer is the result of a beat. Its parts have their own errors.
@@ -58,8 +58,8 @@ type answer struct {
 	beatErr, hearErr error
 }
 
-// take takes in an answer. This timerd hears, and is not passive, unless enough timerds of a lower rank have heard the
-// node for a while: so it stops only after the others have begun, and a new one does not rely on others that have just
+// take takes in an answer. This timerd hears, and is not passive, unless enough timerds of lower rank have heard the
+// node for a while. So it stops only after the others have begun, and a new one does not rely on others that have just
 // died. After missedHeartbeats sweeps without an answer to one of the two calls each timerd hears, and without one to
 // its heartbeats it acts as the first.
 func (b *beater) take(a answer) {
@@ -103,14 +103,14 @@ func (b *beater) take(a answer) {
 	b.events.Hear(!passive)
 }
 
-// isSteady reports whether each heartbeat was answered for as long as makes another timerd dead.
+// isSteady reports whether each heartbeat was answered for the time after which other timerds count as dead.
 func (b *beater) isSteady() bool {
 	silence := missedHeartbeats * b.interval
 	return !b.steady.IsZero() && time.Since(b.steady) >= silence && time.Since(b.beatAt) < silence
 }
 
-// beat sends a heartbeat and asks for listeners at the same time: the servers may be two. Neither call takes longer
-// than a sweep.
+// beat sends a heartbeat and asks for listeners, at the same time because the servers may differ. Neither call takes
+// longer than a sweep.
 func (b *beater) beat(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, max(b.interval, shortestSweep))
 	defer cancel()

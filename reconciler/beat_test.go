@@ -48,11 +48,11 @@ func TestHearing(t *testing.T) {
 		at := b.in(-time.Millisecond)
 		left := []schedule.Head{{Partition: keys.Single, Due: at}}
 		h.agenda.wake(keys.Single, at)
-		h.agenda.found(schedule.DueScan{Heads: left}, true)
+		h.agenda.swept(schedule.DueScan{Heads: left}, true)
 		if wait := h.agenda.wait(); wait <= 0 {
 			t.Error("a passive one claims what has just become due")
 		}
-		h.agenda.found(schedule.DueScan{Heads: left}, true)
+		h.agenda.swept(schedule.DueScan{Heads: left}, true)
 		if wait := h.agenda.wait(); wait > 0 {
 			t.Error("a passive one leaves what nobody has claimed")
 		}

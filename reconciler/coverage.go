@@ -8,20 +8,20 @@ import (
 )
 
 const (
-	// auditInterval is how often everything is audited though no gap was noticed.
+	// auditInterval is the interval of full audits without a gap.
 	auditInterval = 10 * time.Minute
-	// auditShare is the part of the time that audits may take at most while they
-	// stand in for events, or follow slots that move one after the other.
+	// auditShare is the largest part of the time for audits that stand in for events, or follow slots that move one after
+	// the other.
 	auditShare = 10
-	// unfollowedInterval is how often the timers alone are audited while the keys of some are not followed.
+	// unfollowedInterval is the interval of audits of the timers alone, while the keys of some are not followed.
 	unfollowedInterval = time.Minute
 
-	// The reasons of audits that nothing asked for; those of reasonUnfollowed are of the timers alone.
+	// The reasons of audits on schedule; those for reasonUnfollowed cover the timers alone.
 	reasonRegular    = "regular"
 	reasonUnfollowed = "keys not followed"
 	// reasonTakenOver is the reason of an audit of partitions that came from another server of a cluster.
 	reasonTakenOver = "slots moved"
-	// reasonSetBack is the reason of an audit after the clock was set back: it ends the waits that the clock made too long.
+	// reasonSetBack is the reason of an audit after the clock was set back: it ends overlong waits.
 	reasonSetBack = "clock set back"
 )
 
@@ -32,7 +32,7 @@ type Coverage struct {
 	Metrics Metrics
 
 	now        func() schedule.Millis
-	asked      chan string   // the reason of an audit of everything that is to come
+	asked      chan string   // the reason of the next full audit
 	unfollowed chan struct{} // beyond has become true
 	audited    chan struct{}
 
@@ -50,8 +50,7 @@ func newCoverage(now func() schedule.Millis) *Coverage {
 	}
 }
 
-// Gap asks for an audit, because events may have been missed. An audit that is waiting to begin answers further gaps
-// too.
+// Gap asks for an audit, because events may have been missed. A waiting audit answers further gaps too.
 func (c *Coverage) Gap(reason string) {
 	c.Metrics.Gap(reason)
 	c.note(reason)
@@ -66,7 +65,7 @@ func (c *Coverage) note(reason string) {
 	c.ask(reason)
 }
 
-// ask asks for an audit of everything, as soon as the audit under way is over.
+// ask asks for a full audit, after the one under way.
 func (c *Coverage) ask(reason string) {
 	select {
 	case c.asked <- reason:
@@ -85,7 +84,7 @@ func (c *Coverage) SetComplete(complete bool) {
 	}
 }
 
-// SetBeyond says whether there are timers whose keys are not followed, though events arrive. While there are, audits
+// SetBeyond says whether timers exist whose keys are not followed, though events arrive. While there are any, audits
 // run every minute, or less often so that they take at most a tenth of the time.
 func (c *Coverage) SetBeyond(beyond bool) {
 	c.mu.Lock()
@@ -99,8 +98,8 @@ func (c *Coverage) SetBeyond(beyond bool) {
 // Audited receives after audits, which may have forgotten apps. It is for one receiver.
 func (c *Coverage) Audited() <-chan struct{} { return c.audited }
 
-// untilAudit returns how long to wait for the next audit after one that took some time, and its reason. since is how long
-// ago the last audit of everything began, and sweeps how often there are sweeps.
+// untilAudit returns the wait before the next audit, after one that took some time, and its reason. since is the age of
+// the last full audit, and sweeps the interval of sweeps.
 func (c *Coverage) untilAudit(took, since, sweeps time.Duration) (wait time.Duration, reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -15,23 +15,22 @@ import (
 
 // Times and limits of firing that are not worth a setting.
 const (
-	// coalesceFor is how long after the answer to a claim the next one is made while timers
-	// are due all the time, so that each brings several: the more, the more are due. It is what keeps the median lateness at
-	// 3,333 timers a second under 1.2 ms. docs/inside/schedule.md has what a longer one saves.
+	// coalesceFor is the pause between claims under load, so that each brings several timers. At 3,333 timers a second it
+	// keeps the median lateness under 1.2 ms; docs/inside/schedule.md has the gain of a longer one.
 	coalesceFor = time.Millisecond
-	// coalesceSlots is the same for the masters of a cluster, where each due timer has a slot of its own as a rule: what a call costs
-	// besides is shared by those of several slots. It adds as much to the lateness. The next claims from all masters are made at the
-	// same moments, multiples of it, so that the process wakes up once for all of them.
+	// coalesceSlots is the same for the masters of a cluster, where due timers usually have a slot each and share the
+	// fixed cost of a call. It adds as much to the lateness. All masters are claimed from at multiples of it, so that the
+	// process wakes up once.
 	coalesceSlots = 4 * time.Millisecond
-	// preciseFor is how long before a claim Go's timers give way to the precise one: they are up to a millisecond late
-	// in a process that has nothing else to do. BenchmarkSleepUntilClaim compares the two.
+	// preciseFor is the time before a claim at which the precise timer takes over from Go's: that is up to a millisecond
+	// late in an idle process. BenchmarkSleepUntilClaim compares the two.
 	preciseFor = 1200 * time.Microsecond
 	claimGrace = time.Second // for a claim under way when the process stops
-	// slack is how many more firings than the last claim brought the next one looks for.
+	// slack is the number of firings that a claim expects beyond those of the last one.
 	slack = 4
 )
 
-// Claimer claims what is due.
+// Claimer claims due timers.
 type Claimer interface {
 	Claim(ctx context.Context, requests []schedule.ClaimRequest, lease time.Duration) []schedule.ClaimResult
 }
@@ -39,27 +38,27 @@ type Claimer interface {
 // Publisher takes claimed firings over.
 type Publisher interface {
 	// Wait returns nil once firings of a node, by its name, can be published, or an error when ctx ends. Nothing is
-	// claimed before it returns.
+	// claimed before.
 	Wait(ctx context.Context, node string) error
 	// Publish takes firings over. Once ctx has ended it takes as many as there is room for, and gives the others back.
 	Publish(ctx context.Context, firings []schedule.Firing) error
 }
 
-// firer claims at each due time that is known and whenever a sweep has found something.
+// firer claims at each known due time, and after each sweep that found due timers.
 type firer struct {
 	name      string // of the server
 	claimer   Claimer
 	publisher Publisher
 	agenda    *agenda
 	health    *health
-	busy      *atomic.Bool // more is due than has been claimed
+	busy      *atomic.Bool // due timers are left to claim
 	lease     time.Duration
 	log       *slog.Logger
 	metrics   Metrics
 	precise   *preciseTimer
 
-	claimedAt time.Time // when something was claimed last
-	expected  int       // how many firings the next claim may bring
+	claimedAt time.Time // of the last claim with firings
+	expected  int       // firings of the next claim
 }
 
 // run fires until ctx ends.
@@ -68,7 +67,7 @@ func (f *firer) run(ctx context.Context) {
 	defer deadline.Stop()
 	retry := newBackoff(f.log)
 	for ctx.Err() == nil {
-		// Until something is due and, under load, until the coalescing delay has passed.
+		// Until a timer is due and, under load, until the coalescing delay has passed.
 		due, delay := f.agenda.wait(), f.coalesce(time.Now())
 		wait := max(due, delay)
 		switch {
@@ -92,7 +91,7 @@ func (f *firer) run(ctx context.Context) {
 	}
 }
 
-// coalesce returns how long after a time the next claim may be made, at most coalesceSlots.
+// coalesce returns the pause before the next claim, at most coalesceSlots.
 func (f *firer) coalesce(now time.Time) time.Duration {
 	if f.name == "" {
 		return coalesceFor - now.Sub(f.claimedAt)
@@ -104,7 +103,7 @@ func (f *firer) coalesce(now time.Time) time.Duration {
 	return slot.Add(coalesceSlots).Sub(now)
 }
 
-// drain claims and publishes batches until nothing is due. While one is being published the next is claimed.
+// drain claims and publishes batches until nothing is due. It claims the next batch while one is being published.
 func (f *firer) drain(ctx context.Context) error {
 	defer f.busy.Store(false)
 	var publishing errgroup.Group
@@ -137,12 +136,12 @@ func (f *firer) publish(ctx context.Context, firings []schedule.Firing) error {
 	return f.publisher.Publish(ctx, firings)
 }
 
-// claim claims once from each partition where something is due. It returns what it
-// has claimed, also with an error, and whether there was more.
+// claim claims once from each partition with due timers. It returns the firings, also with an error, and whether there
+// were more.
 func (f *firer) claim(ctx context.Context) (firings []schedule.Firing, more bool, err error) {
 	requests := f.agenda.takeDue(f.expected)
 	more = len(requests) == claimBatch
-	// A claim that is given up in the middle keeps its timers from firing until the lease is over.
+	// An interrupted claim keeps its timers from firing until the lease is over.
 	claiming, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(claimGrace, end) })()
@@ -168,7 +167,7 @@ func (f *firer) claim(ctx context.Context) (firings []schedule.Firing, more bool
 	return firings, more, err
 }
 
-// report reports what a claim changed.
+// report reports the changes of a claim.
 func (f *firer) report(result *schedule.ClaimResult) {
 	for _, err := range result.Corrupt {
 		f.log.Error("removed an entry from the schedule that is no timer", "err", err)

@@ -11,32 +11,32 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// The pauses between tries of what fails.
+// The pauses between tries.
 const (
 	firstPause   = 50 * time.Millisecond
 	longestPause = 2 * time.Second
 )
 
-// unhealthyAfter is for how long all tries must have failed to count.
+// unhealthyAfter is the time without a success after which failures count.
 const unhealthyAfter = 3 * time.Second
 
-// health says whether what is due can be found and claimed. Its methods may be called concurrently.
+// health records whether due timers can be found and claimed. Its methods may be called concurrently.
 type health struct {
 	mu     sync.Mutex
 	scan   backoff.Outage
-	claims map[keys.Partition]*backoff.Outage // of the partitions whose last claim failed
+	claims map[keys.Partition]*backoff.Outage // partitions whose last claim failed
 }
 
 func newHealth() *health { return &health{claims: map[keys.Partition]*backoff.Outage{}} }
 
-// noteScan takes in how a scan for due timers ended.
+// noteScan notes the outcome of a sweep.
 func (h *health) noteScan(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.scan.Note(err)
 }
 
-// noteClaim takes in how a claim from a partition ended. That a slot is moving says nothing.
+// noteClaim notes the outcome of a claim from a partition. A moving slot proves nothing.
 func (h *health) noteClaim(p keys.Partition, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -54,7 +54,7 @@ func (h *health) noteClaim(p keys.Partition, err error) {
 	}
 }
 
-// err returns what has failed for some seconds, of the partitions that the server has still.
+// err returns the operations that have failed for some seconds, in the partitions that the server still has.
 func (h *health) err(server Server) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// preciseTimer sleeps for short whiles, and more precisely than time.Sleep: that is up to a millisecond late where the
-// process has nothing else to do. It waits as for network traffic, with calls that never block, for the reason that
-// internal/connect gives its sockets. One that is nil sleeps as time.Sleep does.
+// preciseTimer sleeps for short times, more precisely than time.Sleep, which is up to a millisecond late in an idle
+// process. It waits as if for network traffic, with calls that never block, for the same reason as the sockets of
+// internal/connect. A nil one sleeps by time.Sleep.
 //
-// BenchmarkSleepUntilClaim justifies it: woken by it for a claim, the reconciler was 31 µs late at the median, and 194
-// µs by Go's timer alone, on two cores that were busy with other work.
+// BenchmarkSleepUntilClaim: woken by it, the reconciler claimed 31 µs late at the median, and 194 µs late with Go's
+// timer alone, on two cores busy with other work.
 type preciseTimer struct {
 	timer *os.File
 	raw   syscall.RawConn
@@ -53,11 +53,13 @@ func (n *preciseTimer) sleep(d time.Duration) {
 	err := n.raw.Read(func(fd uintptr) bool {
 		if !set {
 			set = true
-			_, _, errno := unix.RawSyscall6(unix.SYS_TIMERFD_SETTIME, fd, 0, uintptr(unsafe.Pointer(&spec)), 0, 0, 0) //nolint:gosec // as package unix does
+			//nolint:gosec // as package unix does
+			_, _, errno := unix.RawSyscall6(unix.SYS_TIMERFD_SETTIME, fd, 0, uintptr(unsafe.Pointer(&spec)), 0, 0, 0)
 			return errno != 0
 		}
 		var expirations uint64
-		_, _, errno := unix.RawSyscall(unix.SYS_READ, fd, uintptr(unsafe.Pointer(&expirations)), unsafe.Sizeof(expirations)) //nolint:gosec // as package unix does
+		//nolint:gosec // as package unix does
+		_, _, errno := unix.RawSyscall(unix.SYS_READ, fd, uintptr(unsafe.Pointer(&expirations)), unsafe.Sizeof(expirations))
 		return errno != unix.EAGAIN
 	})
 	if err != nil {

@@ -35,14 +35,13 @@ type Reconciler struct {
 	SweepInterval time.Duration
 	// Lease is how long a claim outlives this process. Default: 10s.
 	Lease time.Duration
-	// Self is what its heartbeats say about it. Default: the instance id alone.
+	// Self describes this timerd in its heartbeats. Default: the instance id alone.
 	Self schedule.Self
-	// Counts returns what it has counted since its start, for its heartbeats, or nil to leave that out this time.
-	// Default: nil each time.
+	// Counts returns the counts since the start for a heartbeat, or nil to leave them out. Default: always nil.
 	Counts func() *schedule.Counts
 
-	// CanPublish reports whether events can be published now. If not, its heartbeats rank it behind timerds able to publish. Default:
-	// they can.
+	// CanPublish reports whether events can be published now. If not, heartbeats rank this timerd behind those able to
+	// publish. Default: true.
 	CanPublish func() bool
 	// Events are the keyspace events of the node. Default: all are heard, always.
 	Events Events
@@ -56,9 +55,9 @@ type Reconciler struct {
 
 	agenda    *agenda
 	health    *health
-	claiming  atomic.Bool   // more is due than has been claimed
+	claiming  atomic.Bool   // due timers are left to claim
 	auditing  atomic.Bool   // an audit is under way
-	takenOver chan struct{} // partitions have come from another server
+	takenOver chan struct{} // partitions came from another server
 }
 
 // New returns a reconciler for the timers on a node. It adopts keys of the namespaces. No other process that serves the
@@ -81,40 +80,41 @@ func New(node Node, p Publisher, namespaces keys.Namespaces, instance string) *R
 	}
 }
 
-// Busy reports whether more is due than has been claimed so far, and the reconciler does nothing but claim it.
+// Busy reports whether due timers are left to claim, and the reconciler does nothing but claim them.
 func (r *Reconciler) Busy() bool { return r.claiming.Load() && !r.auditing.Load() }
 
-// Wake says that a timer of a partition is due at a time, or with schedule.AtOnce that something is owed.
-// schedule.Nothing and a partition of another node have no effect. It never blocks.
+// Wake gives the due time of a partition's timer; schedule.AtOnce means an owed one. schedule.Nothing and a partition
+// of another node have no effect. It never blocks.
 func (r *Reconciler) Wake(p keys.Partition, due schedule.Millis) { r.agenda.wake(p, due) }
 
-// Armed is Wake for what this process has set itself.
+// Armed is Wake for a timer that this process has set.
 func (r *Reconciler) Armed(p keys.Partition, due schedule.Millis) { r.agenda.armed(p, due) }
 
-// Claimed says that some timerd claimed what was due in a partition at a time, and when something is to be claimed there next, or
-// schedule.Nothing. It saves a timerd that does not come first from looking there in vain, and never blocks.
+// Claimed gives the time of a claim that some timerd made from a partition, and of the next one to make there, or
+// schedule.Nothing. It saves all but the first timerd a vain claim, and never blocks.
 func (r *Reconciler) Claimed(p keys.Partition, at, next schedule.Millis) {
-	r.agenda.claimedBy(p, at, next)
+	r.agenda.peerClaimed(p, at, next)
 }
 
-// SetPlace says which of the masters of a cluster the node is, by their names: where there are several timerds, each master has another
-// one as its first.
+// SetPlace gives the place of the node among the masters of a cluster, by name. With several timerds each master has
+// another one as its first.
 func (r *Reconciler) SetPlace(place int) { r.agenda.setPlace(place) }
 
-// IsFirst tells whether this timerd is the first of all to claim from the node.
+// IsFirst reports whether this timerd is the first to claim from the node.
 func (r *Reconciler) IsFirst() bool { return r.agenda.isFirst() }
 
-// TookOver says that partitions have come from another server, to be looked at as soon as possible. It never blocks.
+// TookOver asks for a sweep and an audit as soon as possible, because partitions came from another server. It never
+// blocks.
 func (r *Reconciler) TookOver() {
 	signal(r.takenOver)
 	r.Coverage.ask(reasonTakenOver)
 }
 
-// Healthy returns nil while timers are found and claimed as they become due, and otherwise what has failed for some
-// seconds: looking for what is due, or every claim from a partition. It answers from memory.
+// Healthy returns nil while due timers are found and claimed, and otherwise the operation that has failed for some
+// seconds: the sweep, or every claim from a partition. It answers from memory.
 func (r *Reconciler) Healthy() error { return r.health.err(r.node) }
 
-// Run fires timers until ctx ends. What fails is tried again.
+// Run fires timers until ctx ends. Failures are tried again.
 func (r *Reconciler) Run(ctx context.Context) {
 	precise, err := newPreciseTimer()
 	if err != nil {
@@ -122,16 +122,16 @@ func (r *Reconciler) Run(ctx context.Context) {
 	}
 	defer func() { _ = precise.close() }()
 	fire := firer{
-		name: r.node.Name(), claimer: r.node, publisher: r.publisher, agenda: r.agenda, health: r.health, busy: &r.claiming,
-		lease: r.Lease, log: r.Logger, metrics: r.Metrics, precise: precise,
+		name: r.node.Name(), claimer: r.node, publisher: r.publisher, agenda: r.agenda, health: r.health,
+		busy: &r.claiming, lease: r.Lease, log: r.Logger, metrics: r.Metrics, precise: precise,
 	}
 	restore := restorer{
 		node: r.node, agenda: r.agenda, coverage: r.Coverage, lease: r.Lease, log: r.Logger, metrics: r.Metrics,
 		torn: make(chan []schedule.Torn, 1),
 	}
 	sweep := sweeper{
-		onTorn: restore.note, scanner: r.node, keeper: r.node, agenda: r.agenda, health: r.health, takenOver: r.takenOver,
-		interval: r.SweepInterval, lease: r.Lease, log: r.Logger, metrics: r.Metrics,
+		onTorn: restore.noteTorn, scanner: r.node, keeper: r.node, agenda: r.agenda, health: r.health,
+		takenOver: r.takenOver, interval: r.SweepInterval, lease: r.Lease, log: r.Logger, metrics: r.Metrics,
 		onSetBack: func() { r.Coverage.ask(reasonSetBack) },
 	}
 	beat := beater{

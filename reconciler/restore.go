@@ -13,19 +13,20 @@ import (
 const (
 	// reasonVanished is the reason of an audit after timers have vanished from the schedule.
 	reasonVanished = "timers vanished"
-	// lasting is in how many sweeps in a row something must be missing. No step leaves half of a timer behind, but what vanished may
-	// be put back by somebody else.
+	// lasting is the number of consecutive sweeps that must find a timer torn. No step leaves half of a timer behind, but
+	// another timerd may be restoring it.
 	lasting = 2
-	// restoreEach is in how many sweeps what cannot be put back is tried once more.
+	// restoreEach is the number of sweeps between tries to restore timers that could not be.
 	restoreEach = 30
 )
 
-// Restorer puts back what the index has lost.
+// Restorer restores timers that are missing from one half of the index.
 type Restorer interface {
 	Restore(ctx context.Context, p keys.Partition, lease time.Duration) (schedule.Restored, error)
 }
 
-// restorer puts back timers that somebody has removed from half of the index, and asks for an audit: the keys have the rest.
+// restorer restores timers that somebody has removed from half of the index, and asks for an audit: the keys have the
+// rest.
 type restorer struct {
 	node     Restorer
 	agenda   *agenda
@@ -34,15 +35,15 @@ type restorer struct {
 	log      *slog.Logger
 	metrics  Metrics
 
-	missing map[keys.Partition]int // in how many sweeps in a row; for note
+	missing map[keys.Partition]int // consecutive sweeps; for noteTorn
 	torn    chan []schedule.Torn
 
 	mu      sync.Mutex
-	unknown map[keys.Partition]int64 // records that are of no timer, as the last call has found them
+	unknown map[keys.Partition]int64 // records without a timer, by the last call
 }
 
-// note takes in what a sweep has found. It is for one goroutine.
-func (r *restorer) note(found []schedule.Torn) {
+// noteTorn takes the torn partitions of a sweep. It is for one goroutine.
+func (r *restorer) noteTorn(found []schedule.Torn) {
 	missing := make(map[keys.Partition]int, len(found))
 	var torn []schedule.Torn
 	for _, t := range found {
@@ -61,18 +62,18 @@ func (r *restorer) note(found []schedule.Torn) {
 	}
 	select {
 	case r.torn <- torn:
-	default: // in restoreEach sweeps
+	default: // tried again in restoreEach sweeps
 	}
 }
 
-// unknownIn returns how many records of a partition are of no timer.
+// unknownIn returns the number of a partition's records without a timer.
 func (r *restorer) unknownIn(p keys.Partition) int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.unknown[p]
 }
 
-// setUnknown notes how many records of a partition are of no timer.
+// setUnknown notes the number of a partition's records without a timer.
 func (r *restorer) setUnknown(p keys.Partition, n int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -94,8 +95,7 @@ func (r *restorer) run(ctx context.Context) {
 	}
 }
 
-// restore puts back what is missing in some partitions, and reports it. Where nothing was to be done, nothing had
-// vanished.
+// restore restores torn partitions, and reports it. A partition with nothing to restore was not torn.
 func (r *restorer) restore(ctx context.Context, torn []schedule.Torn) {
 	missing := int64(0)
 	var all schedule.Restored

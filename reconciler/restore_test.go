@@ -37,29 +37,29 @@ func TestMissingTimersAreRestored(t *testing.T) {
 		}
 		defer start(r.run)()
 		torn := []schedule.Torn{{Partition: keys.Single, Missing: 3}}
-		r.note(torn)
-		r.note(nil)
-		r.note(torn)
+		r.noteTorn(torn)
+		r.noteTorn(nil)
+		r.noteTorn(torn)
 		b.saw(t, time.Second)
-		r.note(torn)
+		r.noteTorn(torn)
 		b.saw(t, time.Second, "1s restore", "1s 3 missing")
 		if reason := <-cover.asked; reason != reasonVanished {
 			t.Errorf("an audit for %q", reason)
 		}
 		b.change(func() { h.err = errors.New("away") })
 		for range restoreEach - lasting - 1 {
-			r.note(torn)
+			r.noteTorn(torn)
 		}
 		b.saw(t, time.Second)
-		r.note(torn)
+		r.noteTorn(torn)
 		b.saw(t, time.Second, "3s restore", "3s 3 missing")
 		b.change(func() { h.restored, h.err = schedule.Restored{Unknown: 3}, nil })
 		for range restoreEach {
-			r.note(torn)
+			r.noteTorn(torn)
 		}
 		b.saw(t, time.Second, "4s restore")
 		for range 2 * restoreEach {
-			r.note(torn)
+			r.noteTorn(torn)
 		}
 		b.saw(t, time.Second)
 	})

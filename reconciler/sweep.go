@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	// horizon is how far beyond the next sweep a scan for due timers looks.
+	// horizon is the reach of a sweep beyond the next one.
 	horizon = 2 * time.Second
-	// putRightEvery is how often to look for times that a clock ahead of time has written, if this timerd has not seen it ahead.
+	// putRightEvery is the interval of corrections of a fast clock's times, unless this timerd has seen the clock ahead.
 	putRightEvery = 10 * time.Second
-	// lookEvery is after what time at most a sweep looks at each partition of a cluster, whatever is known of it.
+	// lookEvery is the longest time between two looks of sweeps at each partition of a cluster.
 	lookEvery = 5 * time.Second
 )
 
@@ -23,23 +23,26 @@ type Scanner interface {
 	Sweep(ctx context.Context, l schedule.Look) (schedule.DueScan, error)
 }
 
-// Keeper maintains the schedule beside its timers: the function library, and the times that a clock ahead of time has written.
+// Keeper maintains the function library, and corrects the times that a fast clock has written.
 type Keeper interface {
 	EnsureLibrary(ctx context.Context) (loaded bool, limit int, err error)
 	IsBehind() bool
 	PutRight(ctx context.Context, lease time.Duration) (planned, freed int, err error)
 }
 
-// Membership knows the timerds of the schedule, and the listeners of the node.
+// Membership knows the timerds of the schedule and the listeners of the node.
 type Membership interface {
 	Heartbeat(ctx context.Context, self schedule.Self, ttl time.Duration) (schedule.Standing, error)
 	Hearing(ctx context.Context, self schedule.Self, hears bool, believed time.Duration) (schedule.Hearing, error)
 	Deregister(ctx context.Context, self schedule.Self) error
 }
 
-// every calls do at once, and then at each tick and whenever sooner receives, until ctx ends. It logs the first of several
-// failures in a row.
-func every(ctx context.Context, interval time.Duration, sooner <-chan struct{}, log *slog.Logger, failed string, do func(context.Context) error) {
+// every calls do at once, at each tick and whenever sooner receives, until ctx ends. It logs the first of several
+// consecutive failures.
+func every(
+	ctx context.Context, interval time.Duration, sooner <-chan struct{}, log *slog.Logger, failed string,
+	do func(context.Context) error,
+) {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	failing := false
@@ -57,7 +60,7 @@ func every(ctx context.Context, interval time.Duration, sooner <-chan struct{}, 
 	}
 }
 
-// sweeper does at every sweep what keeps the schedule in order.
+// sweeper keeps the schedule in order at every sweep.
 type sweeper struct {
 	scanner         Scanner
 	keeper          Keeper
@@ -70,10 +73,10 @@ type sweeper struct {
 	onTorn          func([]schedule.Torn)
 	onSetBack       func() // called when the clock was set back, unless this timerd is passive
 
-	skipped    bool      // the last sweep looked for nothing
-	passive    bool      // the last one was that of a passive timerd
-	moving     bool      // what was last said about slots that are moving
-	putRightAt time.Time // when it last looked for times that a clock ahead of time has written
+	skipped    bool      // the last sweep was skipped
+	passive    bool      // this timerd was passive at the last sweep
+	moving     bool      // moving slots were reported
+	putRightAt time.Time // last correction of a fast clock's times
 	behind     bool      // the clock was behind at the last sweep
 }
 
@@ -84,7 +87,7 @@ func (s *sweeper) run(ctx context.Context) {
 	})
 }
 
-// scanDue finds what is due before the sweep after the next, so that it is claimed on time.
+// scanDue finds the timers that are due before the sweep after the next, so that they are claimed on time.
 func (s *sweeper) scanDue(ctx context.Context) error {
 	if s.skips() {
 		return nil
@@ -98,7 +101,7 @@ func (s *sweeper) scanDue(ctx context.Context) error {
 		return err
 	}
 	s.passive = passive
-	s.agenda.found(found, s.interval <= s.lease)
+	s.agenda.swept(found, s.interval <= s.lease)
 	s.onTorn(found.Torn)
 	s.metrics.Swept(found)
 	switch moving := len(found.Moving) > 0; {
@@ -113,15 +116,15 @@ func (s *sweeper) scanDue(ctx context.Context) error {
 	return nil
 }
 
-// skips tells whether this sweep looks for nothing: each second one of a timerd that is not the first, as far as that finds what a dead
-// one has claimed within the lease and a sweep all the same.
+// skips reports whether to skip this sweep: every second one of a timerd that is not the first, if the firings of a
+// dead timerd are still found within the lease and a sweep.
 func (s *sweeper) skips() bool {
 	s.skipped = !s.skipped && missedHeartbeats*s.interval <= s.lease && !s.agenda.isFirst()
 	return s.skipped
 }
 
-// lookEvery returns after what time at most a sweep looks at each partition: half a lease, so that a claim of a timerd that died is found
-// before its lease ends. The second timerd, which the first leaves nothing but that, looks half as often until it is the first.
+// lookEvery returns the longest time between two looks at each partition: half a lease, so that a dead timerd's claim
+// is found before its lease ends. The second timerd, with nothing else to do, looks half as often.
 func (s *sweeper) lookEvery() time.Duration {
 	every := min(s.lease/2, lookEvery)
 	if !s.agenda.isFirst() && !s.agenda.isPassive() {
@@ -139,12 +142,13 @@ func (s *sweeper) ensureLibrary(ctx context.Context) error {
 		s.log.Warn("the function library was gone; loaded it again", "library", schedule.LibraryName)
 	}
 	if limit > 0 {
-		s.log.Warn("a timerd that started later has changed the payload limit: it holds here too, instead of TIMERD_MAX_PAYLOAD", "bytes", limit)
+		s.log.Warn("a timerd that started later has changed the payload limit: it replaces TIMERD_MAX_PAYLOAD here too",
+			"bytes", limit)
 	}
 	return nil
 }
 
-// putRight rewrites the times of a clock ahead of time, once the clock is back.
+// putRight corrects the times of a fast clock once the clock is back.
 func (s *sweeper) putRight(ctx context.Context) error {
 	was := s.behind
 	s.behind = s.keeper.IsBehind()
@@ -156,11 +160,12 @@ func (s *sweeper) putRight(ctx context.Context) error {
 	}
 	planned, freed, err := s.keeper.PutRight(ctx, s.lease)
 	if planned > 0 {
-		s.log.Warn("the clock of Redis was ahead and is back: the next occurrences of timers that repeat are planned again", "timers", planned)
+		s.log.Warn("the clock of Redis was ahead and is back: the next occurrences of repeating timers are planned again",
+			"timers", planned)
 		s.metrics.Replanned(planned)
 	}
 	if freed > 0 {
-		s.log.Warn("the clock of Redis was ahead and is back: claims and pauses that it made too long are shortened", "timers", freed)
+		s.log.Warn("the clock of Redis was ahead and is back: its overlong claims and pauses are shortened", "timers", freed)
 	}
 	if err == nil {
 		s.putRightAt = time.Now()

@@ -8,10 +8,10 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// wakeQueue says when to claim from which partition. Most have nothing that is known.
+// wakeQueue plans the next claim from each partition. Most have no known due time.
 type wakeQueue struct {
-	known   map[keys.Partition]schedule.Millis // the first due time that is known
-	planned map[keys.Partition]*visit          // when the next claim is; the same as visits
+	known   map[keys.Partition]schedule.Millis // first known due time
+	planned map[keys.Partition]*visit          // next claim; the same ones as visits
 	visits  visits
 }
 
@@ -19,7 +19,7 @@ func newWakeQueue() wakeQueue {
 	return wakeQueue{known: map[keys.Partition]schedule.Millis{}, planned: map[keys.Partition]*visit{}}
 }
 
-// learn notes a due time. It returns whether it is the first of the partition.
+// learn notes a due time, and reports whether it is the first of the partition.
 func (q *wakeQueue) learn(p keys.Partition, due schedule.Millis) bool {
 	if known, ok := q.known[p]; ok && known <= due {
 		return false
@@ -28,8 +28,8 @@ func (q *wakeQueue) learn(p keys.Partition, due schedule.Millis) bool {
 	return true
 }
 
-// plan has a partition visited at the given time, or earlier if that is planned.
-// It returns whether the next visit of all has become earlier.
+// plan plans a visit of a partition at a time, unless an earlier one is planned. It reports whether the next visit of
+// all has become earlier.
 func (q *wakeQueue) plan(p keys.Partition, at schedule.Millis) bool {
 	v, ok := q.planned[p]
 	switch {
@@ -46,15 +46,15 @@ func (q *wakeQueue) plan(p keys.Partition, at schedule.Millis) bool {
 	return q.visits[0] == v
 }
 
-// keep has the next visit of a partition made, whatever is forgotten.
+// keep makes the next visit of a partition immune to forget.
 func (q *wakeQueue) keep(p keys.Partition) {
 	if v, ok := q.planned[p]; ok {
 		v.kept = true
 	}
 }
 
-// forget forgets a due time that is no later than a given one, and the visit that it led to. It returns whether there was one. A visit
-// that is earlier has another reason, and stays.
+// forget forgets a due time up to last, and its visit. It reports whether there was one. An earlier visit has another
+// reason, and stays.
 func (q *wakeQueue) forget(p keys.Partition, last schedule.Millis) bool {
 	known, ok := q.known[p]
 	v, planned := q.planned[p]
@@ -67,7 +67,7 @@ func (q *wakeQueue) forget(p keys.Partition, last schedule.Millis) bool {
 	return true
 }
 
-// planKnown has each partition visited so long after the due time that is known of it, or earlier if that is planned.
+// planKnown plans a visit of each partition at a delay after its known due time, unless an earlier one is planned.
 func (q *wakeQueue) planKnown(delay time.Duration) {
 	for p, due := range q.known {
 		if due > schedule.AtOnce {
@@ -76,7 +76,7 @@ func (q *wakeQueue) planKnown(delay time.Duration) {
 	}
 }
 
-// next returns when the next visit is, or schedule.Never.
+// next returns the time of the next visit, or schedule.Never.
 func (q *wakeQueue) next() schedule.Millis {
 	if len(q.visits) == 0 {
 		return schedule.Never
@@ -84,8 +84,7 @@ func (q *wakeQueue) next() schedule.Millis {
 	return q.visits[0].at
 }
 
-// take removes the next partition from the queue, and returns it with the due time
-// that was known of it, or schedule.Never. There must be a next one.
+// take removes the next partition, and returns it with its known due time, or schedule.Never. There must be one.
 func (q *wakeQueue) take() (p keys.Partition, known schedule.Millis) {
 	p = q.visits[0].partition
 	heap.Pop(&q.visits)
@@ -98,7 +97,7 @@ func (q *wakeQueue) take() (p keys.Partition, known schedule.Millis) {
 	return p, known
 }
 
-// visit is a claim that is planned for the given time.
+// visit is a planned claim.
 type visit struct {
 	partition keys.Partition
 	at        schedule.Millis
