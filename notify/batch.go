@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// batch is events that are published as one. flight.mu guards the second group of fields, group.mu the third.
+// batch is several events that are published as one. flight.mu guards the second group of fields, group.mu the third.
 type batch struct {
 	token uint64 // names it in reply subjects
 	began time.Time
 
-	members []*delivery // in their order in the batch
-	left    int         // of them in flight
+	members []*delivery // in the order of the batch
+	left    int         // members in flight
 
-	over bool // it counts as with the server no longer, though it may still be answered
+	answered bool // the server has answered, or nobody waits for it any longer
 }
 
 // publishGathered publishes the deliveries that wait for each other, as the group decides, until ctx ends.
@@ -34,7 +34,7 @@ func (f *flight) publishGathered(ctx context.Context) {
 	}
 }
 
-// publishBatch publishes deliveries that are queued as one batch, those that are to be sent now.
+// publishBatch publishes queued deliveries as one batch, except those that begin refuses.
 func (f *flight) publishBatch(b *batch, deliveries []*delivery) {
 	f.mu.Lock()
 	for _, d := range deliveries {
@@ -55,7 +55,7 @@ func (f *flight) publishBatch(b *batch, deliveries []*delivery) {
 	}
 }
 
-// receiveBatch takes the answer to a batch. What the server refuses because of one event is published again, each event alone.
+// receiveBatch takes the answer to a batch. If one event made the server refuse it, each is published alone.
 func (f *flight) receiveBatch(b *batch, a answer) {
 	var fired []*delivery
 	f.mu.Lock()
@@ -83,8 +83,8 @@ func (f *flight) receiveBatch(b *batch, a answer) {
 	}
 }
 
-// takeApart has those of a batch published alone that are still waiting for its outcome. stored says that the stream may have
-// them. f.mu is held.
+// takeApart publishes the deliveries of a batch alone that still wait for its outcome. stored says that the stream may
+// have them. f.mu is held.
 func (f *flight) takeApart(b *batch, stored bool) {
 	for _, d := range b.members {
 		if d.together() && f.deliveries[d.token] == d {
@@ -92,6 +92,6 @@ func (f *flight) takeApart(b *batch, stored bool) {
 			f.takeBack(d)
 		}
 	}
-	f.group.over(b)
+	f.group.markAnswered(b)
 	signal(f.kick)
 }

@@ -10,37 +10,37 @@ import (
 )
 
 const (
-	// knownSlack is by how much sooner than after the duplicate window the stream is looked at.
+	// knownSlack shortens the duplicate window, to be safe.
 	knownSlack = 5 * time.Second
 
-	// How long a firing that was given back because of its subject is left alone: the part of the time that it has been
-	// due, between two bounds. The lower one is less for a subject of which nothing is known yet.
+	// The pause of a firing that is given back because of its subject: a part of its lateness, between two bounds. The
+	// lower one is less for a subject without a failure.
 	pausePart     = 4
 	failingPause  = time.Second
 	crowdedPause  = 500 * time.Millisecond
 	longestParked = time.Minute
 )
 
-// fate is the way of a claimed firing.
+// fate is the outcome of classifying a claimed firing.
 type fate int
 
 const (
 	publish fate = iota
-	seek         // published, unless the stream has its event already: JetStream may have forgotten the id, or have another one
+	seek         // published, unless the stream has its event: JetStream may have forgotten the id, or have another one
 	bury         // it becomes a dead letter
 	drop         // it is forgotten
 )
 
-// terms are what a firing is judged by, besides itself.
+// terms are the grounds of a classification, besides the firing.
 type terms struct {
 	limit   policy.Limit  // on its lateness
 	otherID bool          // it may have been published under another id
-	knows   time.Duration // for how long JetStream knows ids; 0 before that is known
+	knows   time.Duration // time for which JetStream remembers ids; 0 before it is known
 }
 
 // classify returns the fate of a firing, and the reason for a dead letter or a drop. It reads no clock. A firing that
 // may have been published is not dropped, because somebody may look for its outcome.
-func classify(f *schedule.Firing, t terms) (way fate, reason string) {
+func classify(f *schedule.Firing, t terms) (fate, string) {
 	by := time.Duration(schedule.MillisOf(f.ClaimedAt)-f.Due) * time.Millisecond
 	switch {
 	case f.Fault != "":
@@ -48,7 +48,7 @@ func classify(f *schedule.Firing, t terms) (way fate, reason string) {
 	case f.Held:
 		return bury, event.ReasonHeld
 	case t.limit.Exceeded(by):
-		reason = event.LateReason(by, t.limit.Most, f.MayBeStored)
+		reason := event.LateReason(by, t.limit.Most, f.MayBeStored)
 		if t.limit.Drop && !f.MayBeStored {
 			return drop, reason
 		}
@@ -62,7 +62,7 @@ func classify(f *schedule.Firing, t terms) (way fate, reason string) {
 	return publish, ""
 }
 
-// limitOf returns the limit of a firing's lateness: its own, or that of its namespace.
+// limitOf returns the limit of a firing's lateness: its own, or its namespace's.
 func limitOf(f *schedule.Firing, rules policy.Rules[policy.Limit]) policy.Limit {
 	if f.Late.Given {
 		return f.Late
@@ -70,8 +70,9 @@ func limitOf(f *schedule.Firing, rules policy.Rules[policy.Limit]) policy.Limit 
 	return rules.For(f.Key)
 }
 
-// attempts returns which attempt a firing is, of most. stated says that the attempt counts that its payload states; a larger
-// number is no retry count. other, if not 0, is the attempt as which it may have been published before, with other settings.
+// attempts returns the number of a firing's attempt, of most. stated says that an attempt stated by the payload counts;
+// a larger number is no retry count. other, if not 0, is the attempt under which it may have been published before,
+// with other settings.
 func attempts(f *schedule.Firing, most int, stated bool) (attempt, other int) {
 	if f.Attempt != 0 {
 		return f.Attempt, 0
@@ -90,7 +91,7 @@ func attempts(f *schedule.Firing, most int, stated bool) (attempt, other int) {
 	return attempt, other
 }
 
-// parked returns for how long nobody is to claim a firing that is given back because of its subject.
+// parked returns the pause of a firing that is given back because of its subject.
 func parked(f *schedule.Firing, why lanes.Answer) time.Duration {
 	shortest := crowdedPause
 	if why == lanes.Failing {

@@ -10,20 +10,20 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// longestMargin bounds how much of its lease a firing must have left to be published: a tenth, as time for the
-// acknowledgement to come and be settled before somebody else publishes the firing too.
+// longestMargin bounds the part of the lease that must be left to publish a firing: a tenth, for the acknowledgement to
+// come and be settled before another timerd publishes the firing too.
 const longestMargin = time.Second
 
 // errExpiring says that too little is left of a lease.
 var errExpiring = errors.New("the lease runs out")
 
-// delivery is one firing between Publish and its end. The second group of fields is its flight's; the first does not change
-// once it is in flight.
+// delivery is one firing between Publish and its end. The flight owns the second group of fields; the first is fixed
+// once the delivery is in flight.
 type delivery struct {
 	firing      schedule.Firing
-	server      string // that it is counted for in the window
+	server      string // in the window
 	id          string
-	otherID     string // under which it may be in the stream too; "" for none
+	otherID     string // another id that its event may have in the stream; "" for none
 	attempt     int
 	maxAttempts int
 	fate        fate
@@ -32,31 +32,32 @@ type delivery struct {
 	lane        *lanes.Lane // of the subject
 	token       uint64      // names the delivery in reply subjects
 
-	mayBeStored bool // some try may have stored the event, this claim's or an earlier one's
-	failingLook bool // it is looked for, on a subject that was failing then
+	mayBeStored bool // a try of this claim or an earlier one may have stored the event
+	failingLook bool // one of the seeker's looks on failing subjects
 	state       state
-	sentAt      time.Time // when it was published last
-	ahead       int       // how many others were with the server then, each by itself; alone if that says nothing
-	batch       *batch    // that it was published in first, nil if by itself
-	next        time.Time // if sent, when to give up waiting for the outcome; otherwise when to publish again
+	sentAt      time.Time // last publication
+	ahead       int       // lone events with the server at that time; noSample if they prove nothing
+	batch       *batch    // of the first try; nil if alone
+	next        time.Time // if sent, end of the wait for the outcome; otherwise the next publication
 	tries       int
-	failure     Failure   // of the last try that failed
+	failure     Failure   // of the last failed try
 	withhold    bool      // publish without the payload, which is too large
-	published   time.Time // the event's time, on the Redis server's clock
-	after       sequence  // the highest that was acknowledged before it was sent first
+	published   time.Time // the event's time, by the Redis server's clock
+	after       sequence  // highest acknowledged one before the first try
 }
 
-// state is what a delivery waits for.
+// state is the event that a delivery waits for.
 type state int
 
 const (
-	waiting state = iota // for its time to be published
-	looking              // until it is known whether the stream has the event
-	queued               // to be published, alone or with others
-	sent                 // for its outcome
+	waiting state = iota // the time of the next publication
+	looking              // the seeker's result
+	queued               // its publication, alone or with others
+	sent                 // its outcome
 )
 
-// sequence is that of a message in the stream. Those before and after a breach do not compare: age counts the breaches.
+// sequence is a message's sequence in the stream. Sequences before and after a breach do not compare: age counts the
+// breaches.
 type sequence struct {
 	age int
 	seq uint64
@@ -67,8 +68,8 @@ func (d *delivery) expiring() bool {
 	return d.firing.Remaining() < min(d.firing.Lease/10, longestMargin)
 }
 
-// markSent notes that d is about to be published: highest is what was acknowledged before, wait how long to wait for its own
-// acknowledgement.
+// markSent notes that d is about to be published. highest is the highest acknowledged sequence, wait the time to wait
+// for d's own acknowledgement.
 func (d *delivery) markSent(highest sequence, wait time.Duration) {
 	d.state = sent
 	if d.tries == 0 {
@@ -79,10 +80,10 @@ func (d *delivery) markSent(highest sequence, wait time.Duration) {
 	d.next = d.sentAt.Add(min(wait, d.firing.Remaining()))
 }
 
-// together reports whether d waits for the outcome of its batch, rather than of an event by itself.
+// together reports whether d waits for the outcome of its batch.
 func (d *delivery) together() bool { return d.state == sent && d.batch != nil && d.tries == 1 }
 
-// event returns d's event, or that of its dead letter but for what makes it one. contentType says how payloads travel.
+// event returns d's event, or that of its dead letter without a reason. contentType is the encoding of payloads.
 func (d *delivery) event(contentType string, withhold bool) event.Event {
 	e := event.Event{
 		ID:          d.id,

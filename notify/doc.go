@@ -1,3 +1,3 @@
-// Package notify carries firings to NATS. The publisher takes claimed firings in, publishes them, and settles them in the
-// schedule once JetStream has acknowledged them.
+// Package notify carries firings to NATS. The publisher takes claimed firings in, publishes them, and settles them in
+// the schedule once JetStream has acknowledged them.
 package notify

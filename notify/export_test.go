@@ -26,9 +26,9 @@ func (p *Publisher) TakeForKnown() {
 // slow takes the stream for so slow that all but one wait for each other.
 type slow struct{}
 
-func (slow) one(int, bool, time.Duration, time.Time) {}
-func (slow) batch(int, time.Duration, time.Time)     {}
-func (slow) room(out int) int                        { return 1 - out }
+func (slow) ackedAlone(int, bool, time.Duration, time.Time) {}
+func (slow) batch(int, time.Duration, time.Time)            {}
+func (slow) room(out int) int                               { return 1 - out }
 
 func (slow) split(n, _ int, _ time.Time) (alone, together int) { return 0, n }
 

@@ -20,14 +20,14 @@ const (
 	// firstPause and longestPause bound the pause before a firing is published again.
 	firstPause   = 50 * time.Millisecond
 	longestPause = time.Second
-	// seekTime bounds how long a firing waits until the stream has been looked at.
+	// seekTime bounds the wait of a firing for the seeker.
 	seekTime = 3 * time.Second
-	// logLapsedEvery is how long nothing more is logged of firings that were given back.
+	// logLapsedEvery is the interval of lines about firings that were given back.
 	logLapsedEvery = time.Minute
 )
 
-// flight is the firings that are published, or are to be as soon as possible, from the window until they are acknowledged or
-// given up. Each is in the lane of its subject. Its methods may be called concurrently.
+// flight is the firings between the window and their acknowledgement or release. Each is in the lane of its subject.
+// Its methods may be called concurrently.
 type flight struct {
 	*Options
 	gate     *gate
@@ -37,7 +37,7 @@ type flight struct {
 	subjects *lanes.Window
 	sender   *sender
 	group    *group
-	kick     chan struct{} // wakes who calls inspect
+	kick     chan struct{} // wakes the caller of inspect
 	late     tally         // of firings that inspect gives back; for its caller
 
 	lastToken atomic.Uint64
@@ -46,11 +46,11 @@ type flight struct {
 	deliveries map[uint64]*delivery // by token
 }
 
-// newToken returns a name in reply subjects.
+// newToken returns a name for a reply subject.
 func (f *flight) newToken() uint64 { return f.lastToken.Add(1) }
 
-// add takes in a delivery that has entered its lane. One that is to be published the caller hands to publish, unless its lease runs
-// out: then inspect gives it back.
+// add takes in a delivery that has entered its lane. The caller passes it to publish, unless it is looked for, or its
+// lease runs out and inspect gives it back.
 func (f *flight) add(d *delivery) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -70,7 +70,7 @@ func (f *flight) add(d *delivery) {
 	}
 }
 
-// publish publishes deliveries that are queued, or has them gathered to be published together.
+// publish publishes queued deliveries, or leaves them to gather for a batch.
 func (f *flight) publish(deliveries []*delivery) {
 	for _, d := range deliveries {
 		if !f.fresh(d) || !f.group.gather(d) {
@@ -79,16 +79,16 @@ func (f *flight) publish(deliveries []*delivery) {
 	}
 }
 
-// fresh reports whether a delivery is queued for the first time, and nothing that is known of it speaks against a
-// batch. What was just admitted may be published by inspect at the same time.
+// fresh reports whether a delivery is queued for the first time and suits a batch. inspect may be publishing a new one
+// at the same time.
 func (f *flight) fresh(d *delivery) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return d.state == queued && d.tries == 0 && !d.mayBeStored && !d.withhold
 }
 
-// publishAlone publishes a delivery that is queued. It passes over one whose lease runs out, and over all while the connection is
-// down.
+// publishAlone publishes a queued delivery. It passes over one whose lease runs out, and over all while the connection
+// is down.
 func (f *flight) publishAlone(d *delivery) {
 	f.mu.Lock()
 	withhold, ok := d.withhold, f.begin(d, nil)
@@ -103,7 +103,7 @@ func (f *flight) publishAlone(d *delivery) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
-	case d.state != sent || f.deliveries[d.token] != d: // it has failed, or was acknowledged, already
+	case d.state != sent || f.deliveries[d.token] != d: // already failed or acknowledged
 	case errors.Is(err, errExpiring):
 		f.takeBack(d)
 	case errors.Is(err, nats.ErrMaxPayload):
@@ -113,7 +113,7 @@ func (f *flight) publishAlone(d *delivery) {
 	}
 }
 
-// takeBack has a delivery that counts as sent published again at once, unless its lease runs out. f.mu is held.
+// takeBack queues a sent delivery to be published again at once, unless its lease runs out. f.mu is held.
 func (f *flight) takeBack(d *delivery) {
 	f.unsend(d, waiting)
 	d.next = time.Now()
@@ -122,12 +122,12 @@ func (f *flight) takeBack(d *delivery) {
 // unsend notes that a delivery no longer waits for its outcome. f.mu is held.
 func (f *flight) unsend(d *delivery, now state) {
 	if d.state == sent && !d.together() {
-		f.group.left()
+		f.group.aloneDone()
 	}
 	d.state = now
 }
 
-// begin marks a delivery as sent, in a batch if there is one, and reports whether it is to be sent now. f.mu is held.
+// begin marks a delivery as sent, in a batch if there is one, and reports whether to send it now. f.mu is held.
 func (f *flight) begin(d *delivery, b *batch) bool {
 	switch {
 	case d.state != queued || f.deliveries[d.token] != d:
@@ -135,7 +135,7 @@ func (f *flight) begin(d *delivery, b *batch) bool {
 	case !f.health.now().connected:
 		f.fail(d, FailureDisconnected, false)
 		return false
-	case b != nil && (d.tries > 0 || d.expiring()): // it would spoil the batch: it is published alone, or inspect gives it back
+	case b != nil && (d.tries > 0 || d.expiring()): // it would spoil the batch; inspect publishes it alone, or gives it back
 		return false
 	case b == nil:
 		d.ahead = f.group.sent()
@@ -147,11 +147,11 @@ func (f *flight) begin(d *delivery, b *batch) bool {
 	return true
 }
 
-// fail notes that a try to publish d has failed. denied says that it is known to be because of the subject. f.mu is held.
+// fail notes that a try to publish d has failed. denied says that the subject is known to be the cause. f.mu is held.
 func (f *flight) fail(d *delivery, class Failure, denied bool) {
 	together := d.together()
 	if together {
-		f.group.over(d.batch)
+		f.group.markAnswered(d.batch)
 	}
 	f.unsend(d, waiting)
 	d.failure = class
@@ -166,10 +166,11 @@ func (f *flight) fail(d *delivery, class Failure, denied bool) {
 		if denied {
 			since = time.Time{}
 		}
-		// It is the subject too if events on others were acknowledged meanwhile, and none on this one. A batch without an answer blames none.
+		// The subject is the cause too if meanwhile events on others were acknowledged, and none on this one. A batch
+		// without an answer proves nothing.
 		if (denied || !together && f.health.now().acked.After(since)) && f.subjects.Fail(d.lane, since) {
-			f.Logger.Warn("NATS does not take the events on this subject, perhaps because the right to publish there is missing: its timers wait, and one at a time is tried again",
-				"subject", d.subject, "err", class)
+			f.Logger.Warn("NATS does not take the events on this subject, perhaps because the right to publish there is"+
+				" missing: its timers wait, and one at a time is tried again", "subject", d.subject, "err", class)
 		}
 		if class == FailureRefused {
 			d.next = d.next.Add(pause)
@@ -191,7 +192,7 @@ func (f *flight) fail(d *delivery, class Failure, denied bool) {
 	f.Metrics.Failed(class)
 }
 
-// disconnected notes that what was sent will not be answered.
+// disconnected notes that the sent deliveries will not be answered.
 func (f *flight) disconnected() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -203,12 +204,12 @@ func (f *flight) disconnected() {
 	f.group.forget()
 }
 
-// deny notes that the NATS user may not publish on a subject. The server says so once for each message, by itself: to
-// the publisher it gives no answer.
+// deny notes that the NATS user may not publish on a subject. The server says so once for each message, outside the
+// answers to the publisher.
 func (f *flight) deny(subject string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if s := f.subjects.State(subject); s.Tries == 0 || s.Failing && s.Tries > 1 { // the latter are about to be given back
+	if s := f.subjects.State(subject); s.Tries == 0 || s.Failing && s.Tries > 1 { // these are about to be given back
 		return
 	}
 	for _, d := range f.deliveries {
@@ -218,12 +219,12 @@ func (f *flight) deny(subject string) {
 		if d.subject != subject || d.state != sent {
 			continue
 		}
-		if d.together() { // which is not whole then
+		if d.together() { // the batch is not whole then
 			f.takeApart(d.batch, true)
 		}
 		f.fail(d, FailureRefused, true)
 		d.mayBeStored = true // the error may be about a later message
-		// As long as another subject is trusted, it is a matter of this one.
+		// While another subject is trusted, only this one is denied.
 		if f.subjects.State(subject).Alone && !f.health.now().acked.After(d.sentAt) {
 			f.health.noteSilence(time.Now(), true)
 		}
@@ -231,7 +232,7 @@ func (f *flight) deny(subject string) {
 	signal(f.kick)
 }
 
-// receive takes a message to the reply subject of a delivery. It may answer any of the delivery's tries: one success is
+// receive takes a message to the reply subject of a delivery or batch. It may answer any of the tries: one success is
 // enough.
 func (f *flight) receive(token string, m *nats.Msg) {
 	n, err := strconv.ParseUint(token, 36, 64)
@@ -270,8 +271,8 @@ func (f *flight) receive(token string, m *nats.Msg) {
 	}
 }
 
-// stored notes that the stream has stored the event of d, as its answer says. f.mu is held, so that nothing is sent between the
-// moments at which d's subject and any subject had an answer.
+// stored notes that the stream has stored the event of d, as the answer says. f.mu is held, so that nothing is sent
+// between the answers of d's subject and of any subject.
 func (f *flight) stored(d *delivery, a answer) {
 	if !a.duplicate && f.stream.note(d.after, a.seq) {
 		signal(f.health.alarm)
@@ -281,8 +282,8 @@ func (f *flight) stored(d *delivery, a answer) {
 	f.window.settle(d, schedule.OutcomeFired)
 }
 
-// found notes whether the stream has the event of a delivery that was looked for, and since when. What it has is settled; the
-// rest is published, or given back if NATS is away.
+// found takes the seeker's result for a delivery: whether the stream has its event, and since when. A stored one is
+// settled; another is published, or given back if NATS is away.
 func (f *flight) found(d *delivery, stored bool, at time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -300,7 +301,7 @@ func (f *flight) found(d *delivery, stored bool, at time.Time) {
 	}
 }
 
-// release has the firing of a delivery given back. f.mu is held.
+// release gives the firing of a delivery back. f.mu is held.
 func (f *flight) release(d *delivery) {
 	d.mayBeStored = d.mayBeStored || d.state == sent
 	f.remove(d, lanes.Nothing)
@@ -321,14 +322,14 @@ func (f *flight) remove(d *delivery, says lanes.Says) {
 	}
 }
 
-// inspect looks through the deliveries. It returns those to publish now, as queued, and whether there are none at
-// all. It gives back those that cannot be published in time.
+// inspect looks through the deliveries. It returns those to publish now, as queued, and whether there are no deliveries
+// at all. It gives back those that cannot be published in time.
 func (f *flight) inspect() (again []*delivery, idle bool) {
 	now, health, stopping := time.Now(), f.health.now(), f.gate.isStopped()
 	good, trying := health.good(), 0
 	late := 0
 	var failure Failure
-	f.group.hurry(now)
+	f.group.expireOverdue(now)
 	f.mu.Lock()
 	for _, d := range f.deliveries {
 		if d.state == sent {
@@ -357,13 +358,14 @@ func (f *flight) inspect() (again []*delivery, idle bool) {
 	idle = len(f.deliveries) == 0
 	f.mu.Unlock()
 	if count := f.late.add(now, late); count > 0 {
-		f.Logger.Warn("firings could not be published before the end of their lease: giving them back, and counting them for a minute", "count", count, "err", failure)
+		f.Logger.Warn("firings could not be published before the end of their lease: giving them back, and counting them for"+
+			" a minute", "count", count, "err", failure)
 	}
 	slices.SortFunc(again, func(a, b *delivery) int { return cmp.Compare(a.token, b.token) })
 	return again, idle
 }
 
-// abandon gives back every delivery that is left.
+// abandon gives all deliveries back.
 func (f *flight) abandon() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -214,11 +214,11 @@ func TestBatchWithoutAnAnswerDelaysNobody(t *testing.T) {
 	if !g.gather(&delivery{subject: "o"}) {
 		t.Fatal("it does not wait for the batch")
 	}
-	g.hurry(now.Add(batchPatience / 2))
+	g.expireOverdue(now.Add(batchPatience / 2))
 	if len(g.wake) != 0 {
 		t.Error("it waits no longer than half of the patience")
 	}
-	g.hurry(now.Add(2 * batchPatience))
+	g.expireOverdue(now.Add(2 * batchPatience))
 	if len(g.wake) != 1 || g.flying != 0 || g.busy() {
 		t.Errorf("it waits on; %d batches and %d events with the server", g.flying, g.out)
 	}
@@ -235,8 +235,8 @@ func TestWhatGatheredGoesWithoutBatches(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*group){
 		"switched off":      func(g *group) { g.allow(false) },
-		"refused":           func(g *group) { g.refused(answer{code: codeBatchDisabled}); g.left() },
-		"one is incomplete": func(g *group) { g.refused(answer{code: 10176}); g.left() },
+		"refused":           func(g *group) { g.refused(answer{code: codeBatchDisabled}); g.aloneDone() },
+		"one is incomplete": func(g *group) { g.refused(answer{code: 10176}); g.aloneDone() },
 	} {
 		_, f := newTestFlight(t)
 		g := f.group
@@ -323,7 +323,7 @@ func TestFewLooksOnSubjectsThatFail(t *testing.T) {
 	if len(in) != maxFailingLooks || p.flight.subjects.Load().Tries != maxFailingLooks {
 		t.Fatalf("%d are looked for at once", len(in))
 	}
-	p.seeker.tell(in[:1], map[string]time.Time{in[0].id: time.Now()})
+	p.seeker.report(in[:1], map[string]time.Time{in[0].id: time.Now()})
 	if !p.seeker.mayLook() || p.seeker.mayLook() {
 		t.Error("one that was found counts on")
 	}

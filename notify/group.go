@@ -11,21 +11,21 @@ import (
 )
 
 const (
-	// batchEvents and batchBytes bound a batch: JetStream takes 1,000 messages by default, and larger ones than these are no
-	// quicker by the event. A batch is what a neighbour's fault delays.
+	// batchEvents and batchBytes bound a batch: JetStream takes 1,000 messages by default, and larger batches are no
+	// quicker by the event. One faulty event delays its whole batch.
 	batchEvents = 500
 	batchBytes  = 1 << 20
 	// batchPayload is the largest payload of an event in a batch: larger ones may be refused for their size.
 	batchPayload = 32 << 10
-	// leastBatch is the fewest events to which refusals bring a batch down.
+	// leastBatch is the smallest size to which refusals reduce batches.
 	leastBatch = 2
-	// batchRest is how long there are no batches after one that the server could not take.
+	// batchRest is the time without batches after one that the server could not take.
 	batchRest = time.Second
-	// batchPatience is how long those that gather wait at most for those before them. The server says nothing to what it gets when it has
-	// just ceased to be the leader.
+	// batchPatience bounds the wait of the next batch for those with the server. A server that has just lost the
+	// leadership answers nothing.
 	batchPatience = time.Second
-	// maxFlying is how many batches are with the server at most: one while the next gathers, and another if that is a full one, so that
-	// the server has something to do while it is written.
+	// maxFlying bounds the batches with the server: one while the next gathers, and another one once that is full, so that
+	// the server is busy while it is written.
 	maxFlying = 2
 )
 
@@ -37,15 +37,15 @@ const (
 	codeBatchDuplicate jetstream.ErrorCode = 10201
 )
 
-// noSample says of a delivery's ahead that its acknowledgement does not tell what those ahead of it took.
+// noSample as a delivery's ahead says that its acknowledgement does not measure the pace.
 const noSample = -1
 
-// group commits events together where the stream takes long to store each, as it does when it syncs them to disk one by one: while
-// some are with the server the next gather, and are published as one of JetStream's atomic batches, which is synced once. What
-// comes alone is published alone, and so is everything where that is quicker, which the acknowledgements tell.
+// group commits events together where the stream takes long to store each, as it does when it syncs each to disk. While
+// some are with the server the next gather, to be published as one of JetStream's atomic batches, which is synced once.
+// A lone event is published alone; so is everything where that is quicker, by the acknowledgements.
 //
-// A batch is all or nothing. So only those gather that nothing speaks against: their subject is trusted, they are of ordinary size,
-// and this is their first try, so that the stream has not got them. If the server refuses a batch nevertheless, its events are
+// A batch is all or nothing. So only events without a known obstacle gather: on trusted subjects, of ordinary size, on
+// their first try, so that the stream has not got them. If the server refuses a batch nevertheless, its events are
 // published alone.
 //
 // Its methods may be called concurrently, also with flight.mu held.
@@ -55,21 +55,21 @@ type group struct {
 
 	mu       sync.Mutex
 	allowed  bool              // by the stream
-	rest     time.Time         // until then there are no batches
+	rest     time.Time         // no batches before this time
 	most     int               // events in a batch
-	largest  int               // payload of an event in a batch
-	out      int               // events with the server, each by itself
-	late     int               // of these, how many nobody waits for any longer
+	largest  int               // payload in a batch, bytes
+	out      int               // lone events with the server
+	overdue  int               // of these, events that nobody waits for any longer
 	flying   int               // batches with the server
-	batches  map[uint64]*batch // by token: those that may still be answered
+	batches  map[uint64]*batch // by token, while an answer may come
 	gathered []*delivery
-	since    time.Time // when the first of gathered came, or others were published
+	since    time.Time // arrival of the first of gathered, or the last publication
 	pace     pacer
 }
 
-// pacer reckons which way is quicker; see pace.
+// pacer estimates which way is quicker; see pace.
 type pacer interface {
-	one(ahead int, lone bool, d time.Duration, now time.Time)
+	ackedAlone(ahead int, lone bool, d time.Duration, now time.Time)
 	batch(n int, d time.Duration, now time.Time)
 	room(out int) int
 	split(n, room int, now time.Time) (alone, together int)
@@ -82,18 +82,18 @@ func newGroup(subjects *lanes.Window) *group {
 	}
 }
 
-// allow takes whether the stream takes batches.
+// allow notes whether the stream takes batches.
 func (g *group) allow(allowed bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.allowed = allowed
-	g.goOn()
+	g.wakeIfReady()
 }
 
 // batching reports whether there may be a batch now; g.mu is held.
 func (g *group) batching() bool { return g.allowed && (g.rest.IsZero() || time.Now().After(g.rest)) }
 
-// gather reports whether a queued delivery is published with others, which it then waits for.
+// gather reports whether a queued delivery waits to be published with others.
 func (g *group) gather(d *delivery) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -104,11 +104,11 @@ func (g *group) gather(d *delivery) bool {
 		g.since = time.Now()
 	}
 	g.gathered = append(g.gathered, d)
-	g.goOn() // these may be enough for another batch
+	g.wakeIfReady() // these may be enough for another batch
 	return true
 }
 
-// busy reports whether those that gather had better wait for more; g.mu is held.
+// busy reports whether the gathered deliveries should wait for more; g.mu is held.
 func (g *group) busy() bool {
 	switch {
 	case !g.batching():
@@ -119,10 +119,10 @@ func (g *group) busy() bool {
 	return g.room() <= 0
 }
 
-// room returns how many more events to publish one by one now; g.mu is held.
-func (g *group) room() int { return g.pace.room(g.out - g.late) }
+// room returns the number of events to publish alone now; g.mu is held.
+func (g *group) room() int { return g.pace.room(g.out - g.overdue) }
 
-// sent counts an event that is published by itself, and returns how many others are with the server, for its acknowledged.
+// sent counts an event that is published alone, and returns the number of others with the server, for acknowledged.
 func (g *group) sent() (ahead int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -133,33 +133,33 @@ func (g *group) sent() (ahead int) {
 	return g.out - 1
 }
 
-// acknowledged takes how long the acknowledgement took of an event that was published by itself, with so many ahead of it.
+// acknowledged records the latency d of an event sent alone behind ahead others.
 func (g *group) acknowledged(ahead int, d time.Duration) {
 	if ahead == noSample {
 		return
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.pace.one(ahead, ahead == 0 && g.out == 1, d, time.Now())
+	g.pace.ackedAlone(ahead, ahead == 0 && g.out == 1, d, time.Now())
 }
 
-// left counts out an event that was published by itself.
-func (g *group) left() {
+// aloneDone uncounts an event that was published alone.
+func (g *group) aloneDone() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.out--
-	g.late = min(g.late, g.out)
-	g.goOn()
+	g.overdue = min(g.overdue, g.out)
+	g.wakeIfReady()
 }
 
-// goOn wakes run if those that gathered need not wait any longer; g.mu is held.
-func (g *group) goOn() {
+// wakeIfReady wakes the flight if the gathered deliveries need not wait any longer; g.mu is held.
+func (g *group) wakeIfReady() {
 	if len(g.gathered) > 0 && !g.busy() {
 		signal(g.wake)
 	}
 }
 
-// find returns the batch of a token, or nil if there is none that may be answered.
+// find returns the batch of a token, or nil if none may be answered.
 func (g *group) find(token uint64) *batch {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -171,20 +171,20 @@ func (g *group) drop(b *batch) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.batches, b.token)
-	g.end(b)
+	g.markAnsweredLocked(b)
 }
 
 // committed notes that a batch was stored.
 func (g *group) committed(b *batch) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if now := time.Now(); !b.over {
+	if now := time.Now(); !b.answered {
 		g.pace.batch(len(b.members), now.Sub(b.began), now)
 	}
-	g.end(b)
+	g.markAnsweredLocked(b)
 }
 
-// refused takes why the server has refused a batch, and reports whether one of its events may be stored.
+// refused takes the server's refusal of a batch, and reports whether one of its events may be stored.
 func (g *group) refused(a answer) (stored bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -195,62 +195,62 @@ func (g *group) refused(a answer) (stored bool) {
 		g.allowed = false
 	case a.code == codeBatchTooLarge && g.most > leastBatch:
 		g.most = max(g.most/2, leastBatch)
-	default: // it did not arrive whole, say, or the server has too many
+	default: // it arrived incomplete, for example, or the server has too many
 		g.rest = time.Now().Add(batchRest)
 	}
 	return false
 }
 
-// hurry has those that gather wait no longer for what takes too long.
-func (g *group) hurry(now time.Time) {
+// expireOverdue ends the wait of the gathered deliveries for overdue answers.
+func (g *group) expireOverdue(now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, b := range g.batches {
 		if now.Sub(b.began) > batchPatience {
-			g.end(b)
+			g.markAnsweredLocked(b)
 		}
 	}
 	if len(g.gathered) > 0 && now.Sub(g.since) > batchPatience {
-		g.since, g.late = now, g.out
-		g.goOn()
+		g.since, g.overdue = now, g.out
+		g.wakeIfReady()
 	}
 }
 
-// tooLarge takes the size of a payload that makes an event too large for the stream.
+// tooLarge notes the size of a payload that makes an event too large for the stream.
 func (g *group) tooLarge(bytes int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.largest = min(g.largest, bytes-1)
 }
 
-// over notes that a batch is no longer with the server, as far as is known. To say so twice does nothing.
-func (g *group) over(b *batch) {
+// markAnswered notes that the server no longer has a batch, as far as is known. A second call does nothing.
+func (g *group) markAnswered(b *batch) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.end(b)
+	g.markAnsweredLocked(b)
 }
 
-// end is over; g.mu is held.
-func (g *group) end(b *batch) {
-	if !b.over {
-		b.over = true
+// markAnsweredLocked is markAnswered; g.mu is held.
+func (g *group) markAnsweredLocked(b *batch) {
+	if !b.answered {
+		b.answered = true
 		g.flying--
-		g.goOn()
+		g.wakeIfReady()
 	}
 }
 
-// forget forgets what was learned of a server that is not connected any more.
+// forget forgets the properties of a server after the connection was lost.
 func (g *group) forget() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.pace, g.most, g.largest = &pace{}, batchEvents, batchPayload
 	for _, b := range g.batches {
-		g.end(b)
+		g.markAnsweredLocked(b)
 	}
 }
 
-// take takes out the gathered deliveries to publish now: each alone, and together as a batch with a token. Deliveries on
-// subjects that are not trusted yet are published alone.
+// take takes out the gathered deliveries to publish now: each alone, and together as a batch with a token. Deliveries
+// on subjects that are not trusted yet are published alone.
 func (g *group) take(token uint64) (alone []*delivery, b *batch, together []*delivery) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -285,6 +285,6 @@ func (g *group) take(token uint64) (alone []*delivery, b *batch, together []*del
 		g.batches[b.token] = b
 		g.flying++
 	}
-	g.goOn()
+	g.wakeIfReady()
 	return alone, b, together
 }

@@ -12,19 +12,20 @@ import (
 )
 
 const (
-	// probeInterval is how often the stream is looked at while all is well. Together with probeTimeout it is under the 5 s in
-	// which a failure must show.
+	// probeInterval is the interval of looks at a healthy stream. With probeTimeout it is under the 5 s within which a
+	// failure must show.
 	probeInterval = 1500 * time.Millisecond
-	// firstProbe and longestProbe bound the pause before a stream that refused events is looked at again.
+	// firstProbe and longestProbe bound the pause between looks at a stream that refused events.
 	firstProbe   = 100 * time.Millisecond
 	longestProbe = 2 * time.Second
-	// staleAfter is how long the last good answer of JetStream may be ago.
+	// staleAfter bounds the age of JetStream's last good answer.
 	staleAfter = 4500 * time.Millisecond
-	// trialTime is after what time without a refusal a stream that looks well takes events, though none was stored.
+	// trialTime is the time without a refusal after which a stream that looks healthy counts as such, though it has stored
+	// no event.
 	trialTime = 5 * time.Second
 )
 
-// health is what is known about whether events can be published. Its methods may be called concurrently.
+// health records whether events can be published. Its methods may be called concurrently.
 type health struct {
 	*Options
 	alarm chan struct{} // wakes the prober
@@ -38,26 +39,26 @@ type healthState struct {
 	changedAt  time.Time // when connected changed
 	fault      error     // why the stream takes no events; nil if it does
 	faultSince time.Time
-	// looked says that a look at the stream has found the fault, so that the next one can tell that it is over. Else an
-	// event was refused for a reason that no look shows, and once the stream looks well events are tried, one at a time.
+	// looked says that a look at the stream has found the fault, so that a look can find its end. Otherwise an event was
+	// refused for a reason that no look shows; once the stream looks healthy, events are tried one at a time.
 	looked     bool
 	trialSince time.Time // since when events are tried; zero if none are
-	faultBytes int       // payload bytes of the last event that it refused
-	probes     int       // while there is a fault, since an event was acknowledged
-	lastGood   time.Time // when JetStream last answered that all is well
-	acked      time.Time // when an event in flight was acknowledged last
-	silent     time.Time // since when no event was acknowledged though some should have been; zero if none
-	denied     bool      // while silent: NATS denies to publish
+	faultBytes int       // payload bytes of the last refused event
+	probes     int       // looks during a fault, since the last acknowledgement
+	lastGood   time.Time // JetStream's last good answer
+	acked      time.Time // last acknowledgement of an event in flight
+	silent     time.Time // since when acknowledgements are overdue; zero if none is
+	denied     bool      // while silent: the NATS user may not publish
 }
 
-// now returns what is known.
+// now returns a copy of the state.
 func (h *health) now() healthState {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.is
 }
 
-// good reports whether events can be published, if only one at a time.
+// good reports whether events can be published, at least one at a time.
 func (s healthState) good() bool { return s.connected && (s.fault == nil || s.trial()) }
 
 // trial reports whether events are tried one at a time, to find out whether the stream takes them again.
@@ -66,7 +67,7 @@ func (s healthState) trial() bool { return s.fault != nil && !s.trialSince.IsZer
 // admits reports whether further firings may be claimed while some are in flight.
 func (s healthState) admits(inFlight int) bool { return s.good() && (inFlight == 0 || !s.trial()) }
 
-// setConnected notes whether NATS is connected, and reports whether that is news.
+// setConnected notes whether NATS is connected, and reports whether that has changed.
 func (h *health) setConnected(connected bool) (news bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -79,8 +80,8 @@ func (h *health) setConnected(connected bool) (news bool) {
 	return true
 }
 
-// noteLife notes that the stream answered to an event that it has it, whether or not anybody still waited for that. It
-// reports whether that shows that the stream takes events again, which one that was stored before does not.
+// noteLife notes that the stream has the event of an answer, whether or not anybody still waits for it. It reports
+// whether that proves that the stream takes events again; a duplicate does not.
 func (h *health) noteLife(duplicate bool) (again bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -106,7 +107,7 @@ func (h *health) noteAck() {
 	h.is.acked = time.Now()
 }
 
-// noteSilence notes that an event was not acknowledged in time, or that NATS denies to publish it.
+// noteSilence notes that an acknowledgement is overdue, or that NATS denies to publish.
 func (h *health) noteSilence(now time.Time, denied bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -117,7 +118,8 @@ func (h *health) noteSilence(now time.Time, denied bool) {
 	}
 }
 
-// refused notes that the stream refused an event. If it will refuse others too, they wait until it looks well again.
+// refused notes that the stream refused an event. If it would refuse others too, they wait until it looks healthy
+// again.
 func (h *health) refused(a answer, payloadBytes int) {
 	switch a.class {
 	case FailureNoStream, FailureFull, FailureUnavailable:
@@ -128,7 +130,7 @@ func (h *health) refused(a answer, payloadBytes int) {
 	}
 }
 
-// noteFault holds events back until the stream looks well again. looked says that a look at it has found the fault. h.mu
+// noteFault holds events back until the stream looks healthy again. looked says that a look has found the fault. h.mu
 // is held.
 func (h *health) noteFault(err error, looked bool) {
 	if h.is.fault == nil {
@@ -139,8 +141,8 @@ func (h *health) noteFault(err error, looked bool) {
 	h.is.fault, h.is.looked, h.is.trialSince = err, looked, time.Time{}
 }
 
-// noteLook takes what keeps the stream from taking an event, or nil, by a look at it. It reports whether events can be
-// published.
+// noteLook takes the result of a look: the obstacle for an event, or nil. It reports whether events can be published
+// again.
 func (h *health) noteLook(err error) (again bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -165,7 +167,7 @@ func (h *health) noteLook(err error) (again bool) {
 	return true
 }
 
-// pause returns how long to wait before the next look at the stream.
+// pause returns the wait before the next look at the stream.
 func (s healthState) pause() time.Duration {
 	if s.fault == nil {
 		return probeInterval
@@ -173,7 +175,7 @@ func (s healthState) pause() time.Duration {
 	return backoff.Policy{First: firstProbe, Longest: longestProbe}.Delay(s.probes + 1)
 }
 
-// problem returns nil while events can be published as far as is known, and otherwise what does not work.
+// problem returns nil while events can be published as far as is known, and otherwise the obstacle.
 func (h *health) problem() error {
 	is := h.now()
 	since := func(t time.Time) time.Duration { return time.Since(t).Round(time.Second) }

@@ -16,16 +16,17 @@ import (
 )
 
 const (
-	// letterShare is the part of the window, of firings and of bytes, that dead letters may fill.
+	// letterShare is the part of the window, in firings and bytes, for dead letters.
 	letterShare = 4
-	// letterFlow is how long after a dead letter was stored others wait for room in that part. Later they are given back.
+	// letterFlow is the time after a stored dead letter for which others wait for room in that part. Later they are given
+	// back.
 	letterFlow = time.Second
-	// logLateEvery is how long nothing more is logged of timers that are too late, but for debugging.
+	// logLateEvery is the interval of lines about timers that are too late, above the level for debugging.
 	logLateEvery = 10 * time.Second
 )
 
-// letters is the firings that become dead letters. They are in the window, but fill a part of it at most, in which each subject
-// has a lane: dead letters that nobody takes hold up no firing. Its methods may be called concurrently.
+// letters is the firings that become dead letters. They fill a part of the window at most, in which each subject has a
+// lane: dead letters that NATS refuses hold up no firing. Its methods may be called concurrently.
 type letters struct {
 	*Options
 	js       jetstream.JetStream
@@ -34,20 +35,20 @@ type letters struct {
 	health   *health
 	subjects *lanes.Window
 	wake     chan struct{} // wakes run
-	kick     chan struct{} // signalled when one has ended
+	kick     chan struct{} // signalled at the end of each
 
 	mu     sync.Mutex
 	queue  []*delivery // to be published
-	stored time.Time   // when one was stored last
+	stored time.Time   // when the last one was stored
 	late   tally       // of firings that were too late
 }
 
-// room returns the part of the window that dead letters may fill.
+// room returns the part of the window for dead letters.
 func (l *letters) room() lanes.Load {
 	return lanes.Load{Tries: max(l.Window/letterShare, 1), Bytes: max(l.WindowBytes/letterShare, 1)}
 }
 
-// awaited reports whether what becomes a dead letter is to wait until others are stored, as they soon are.
+// awaited reports whether a dead letter should wait until others are stored, which is soon.
 func (l *letters) awaited() bool {
 	if l.subjects.Load().Fits(l.room(), 1) {
 		return false
@@ -57,11 +58,11 @@ func (l *letters) awaited() bool {
 	return time.Since(l.stored) <= letterFlow
 }
 
-// idle reports whether none is under way.
+// idle reports whether no dead letter is under way.
 func (l *letters) idle() bool { return l.subjects.Load().Tries == 0 }
 
-// take takes over a firing that becomes a dead letter and is in the window already. It is given back if no dead letter
-// of its subject may be tried.
+// take takes over a firing in the window that becomes a dead letter, or gives it back if its subject's lane does not
+// admit it.
 func (l *letters) take(d *delivery) {
 	var answer lanes.Answer
 	d.subject = l.Streams.Subject(d.firing.Key, keys.Dead)
@@ -75,7 +76,7 @@ func (l *letters) take(d *delivery) {
 	signal(l.wake)
 }
 
-// setAside gives a firing back for a while because of what the lane of its dead letter answers.
+// setAside gives a firing back for a while, because of the answer of its dead letter's lane.
 func (l *letters) setAside(d *delivery, answer lanes.Answer) {
 	if answer != lanes.Failing {
 		l.window.giveBack(d, schedule.OutcomeGivenBack, crowdedPause)
@@ -84,10 +85,10 @@ func (l *letters) setAside(d *delivery, answer lanes.Answer) {
 	l.window.park(d, answer)
 }
 
-// run publishes dead letters until ctx ends and none is under way. What is left is given back.
+// run publishes dead letters until ctx ends and none is under way. It gives the rest back.
 func (l *letters) run(ctx context.Context) {
-	var under sync.WaitGroup
-	defer under.Wait()
+	var publishing sync.WaitGroup
+	defer publishing.Wait()
 	for ended := false; !ended; {
 		select {
 		case <-l.wake:
@@ -99,12 +100,12 @@ func (l *letters) run(ctx context.Context) {
 		l.queue = nil
 		l.mu.Unlock()
 		for _, d := range queue {
-			under.Go(func() { l.end(ctx, d, l.publish(ctx, d)) })
+			publishing.Go(func() { l.end(ctx, d, l.publish(ctx, d)) })
 		}
 	}
 }
 
-// publish publishes a dead letter and waits until it is stored, for as long as the lease allows.
+// publish publishes a dead letter and waits until it is stored, within the lease.
 func (l *letters) publish(ctx context.Context, d *delivery) error {
 	if ctx.Err() != nil || d.expiring() {
 		return errExpiring
@@ -117,15 +118,15 @@ func (l *letters) publish(ctx context.Context, d *delivery) error {
 	return streams.Bury(publishing, l.js, l.Streams, e)
 }
 
-// mayBeStored reports whether a letter whose publication has failed may be in the stream: JetStream has not refused it.
+// mayBeStored reports whether a letter may be in the stream after this error: JetStream has not refused it.
 func mayBeStored(err error) bool {
 	_, refused := errors.AsType[*jetstream.APIError](err)
 	return err != nil && !refused && !errors.Is(err, errExpiring) && !errors.Is(err, jetstream.ErrNoStreamResponse) &&
 		!errors.Is(err, nats.ErrReconnectBufExceeded) && !errors.Is(err, nats.ErrMaxPayload)
 }
 
-// end has a firing settled whose dead letter is stored, or given back if that failed: if the letter may be stored all
-// the same, so that nobody holds or cancels the firing, and it becomes the same letter again.
+// end settles a firing whose dead letter is stored, or gives it back after a failure. One whose letter may be stored is
+// given back as such, so that nobody holds or cancels it, and it becomes the same letter again.
 func (l *letters) end(ctx context.Context, d *delivery, err error) {
 	bytes := len(d.firing.Payload)
 	d.mayBeStored = d.mayBeStored || mayBeStored(err)
@@ -147,28 +148,29 @@ func (l *letters) end(ctx context.Context, d *delivery, err error) {
 	default:
 		l.setAside(d, lanes.Failing)
 		if l.subjects.Leave(d.lane, bytes, lanes.Fails) {
-			l.Logger.Warn("the dead letters on this subject are not stored: timers that are too late wait, and one at a time is tried again",
-				"subject", d.subject, "err", err)
+			l.Logger.Warn("the dead letters on this subject are not stored: timers that are too late wait, and one at a time is"+
+				" tried again", "subject", d.subject, "err", err)
 		}
 	}
 	l.gate.announce()
 	signal(l.kick)
 }
 
-// report logs a dead letter that is stored.
+// report logs a stored dead letter.
 func (l *letters) report(d *delivery) {
 	f := &d.firing
 	switch {
 	case f.Fault != "":
 		l.Logger.Warn("a timer cannot repeat, and became a dead letter", "key", f.Key.String(), "err", f.Fault)
 	case f.Held:
-		l.Logger.Debug("a timer that was held is a dead letter", "key", f.Key.String(), "due_at", f.Due.Time(), "attempt", d.attempt)
+		l.Logger.Debug("a held timer became a dead letter",
+			"key", f.Key.String(), "due_at", f.Due.Time(), "attempt", d.attempt)
 	default:
 		l.reportLate(d, LateDead)
 	}
 }
 
-// reportLate tells what became of a firing that was claimed too late.
+// reportLate reports the fate of a firing that was claimed too late.
 func (l *letters) reportLate(d *delivery, action LateAction) {
 	f := &d.firing
 	l.Metrics.Late(f, action)
@@ -177,7 +179,8 @@ func (l *letters) reportLate(d *delivery, action LateAction) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if count := l.late.add(time.Now(), 1); count > 0 {
-		l.Logger.Warn("timers are too late to fire: by their limits they are dead letters or dropped; this is the last one", "count", count,
-			"key", f.Key.String(), "due_at", f.Due.Time(), "attempt", d.attempt, "source", string(action), "err", d.reason)
+		l.Logger.Warn("timers are too late to fire: by their limits they are dead letters or dropped; this is the last one",
+			"count", count, "key", f.Key.String(), "due_at", f.Due.Time(), "attempt", d.attempt,
+			"source", string(action), "err", d.reason)
 	}
 }

@@ -18,7 +18,7 @@ const (
 	defaultDrainTimeout = 5 * time.Second
 )
 
-// Failure is the class of an error when publishing a firing.
+// Failure is the class of a publication error.
 type Failure string
 
 // The classes of failure. After all but FailureTooLarge the firing is published again as it is, while its lease lasts.
@@ -29,10 +29,10 @@ const (
 	FailureFull         Failure = "full"         // the stream, the account or the disk is full
 	FailureUnavailable  Failure = "unavailable"  // JetStream cannot work at the moment
 	FailureRefused      Failure = "refused"      // any other refusal
-	FailureTooLarge     Failure = "toolarge"     // the firing is published again without its payload
+	FailureTooLarge     Failure = "toolarge"     // the firing is then published without its payload
 )
 
-// LateAction is what was done with a firing that was claimed too late.
+// LateAction is the fate of a firing that was claimed too late.
 type LateAction string
 
 // The actions.
@@ -44,31 +44,29 @@ const (
 // Options are the settings of a Publisher. NewPublisher sets the defaults.
 type Options struct {
 	Streams streams.Config
-	// MaxAttempts returns how often a timer fires at most, which its events state. Default: 1.
+	// MaxAttempts returns the most attempts of a timer, which its events state. Default: 1.
 	MaxAttempts func(keys.Key) int
-	// PayloadAttempt says whether an attempt in a payload counts, if it is at most MaxAttempts. Default: true.
+	// PayloadAttempt says whether an attempt stated by a payload counts, if it is at most MaxAttempts. Default: true.
 	PayloadAttempt bool
-	// Late has the limits of timers that have none of their own. Default: no limits.
+	// Late has the limits of timers without their own. Default: no limits.
 	Late policy.Rules[policy.Limit]
-	// ContentType says how payloads are encoded, see event.Event. Default: by their content.
+	// ContentType is the encoding of payloads, see event.Event. Default: by their content.
 	ContentType string
 
-	// Window is how many firings may be in flight at once, from Publish until they are acknowledged. It also limits,
-	// for each server of the schedule, those from Publish until they are settled or given back. Default: 4,096.
+	// Window bounds the firings in flight, from Publish to the acknowledgement. It also bounds, for each server of the
+	// schedule, the firings from Publish until they are settled or given back. Default: 4,096.
 	Window int
-	// WindowBytes is how many bytes of payload the firings in flight may have. A single firing is taken whatever its
-	// size. Default: 64 MiB.
+	// WindowBytes bounds the payload bytes of the firings in flight. A single firing may have more. Default: 64 MiB.
 	WindowBytes int
-	// AckWait is how long to wait for an acknowledgement before publishing again, at most until the lease ends.
-	// Default: 5 s.
+	// AckWait is the wait for an acknowledgement before the next try, at most until the lease ends. Default: 5 s.
 	AckWait time.Duration
-	// DrainTimeout limits how long Run goes on after its context has ended. Default: 5 s.
+	// DrainTimeout bounds Run's work after its context has ended. Default: 5 s.
 	DrainTimeout time.Duration
 	Logger       *slog.Logger // slog.Default()
-	// Permit is called whenever the stream is checked. If it returns an error, no event is published until it returns
-	// nil. It must return quickly. Default: it returns nil.
+	// Permit is called at each check of the stream. While it returns an error, no event is published. It must return
+	// quickly. Default: it returns nil.
 	Permit func() error
-	// Written asks whether the stream can be written. Default: one of its own.
+	// Written asks whether the stream can be written. Default: its own.
 	Written *streams.WriteErrors
 
 	// Metrics counts the Publisher's work. Default: nothing is counted.
@@ -78,20 +76,20 @@ type Options struct {
 // Metrics counts the work of a Publisher. Its methods may be called concurrently, must return quickly, and must not
 // call the Publisher.
 type Metrics interface {
-	// Fired counts an acknowledged firing. lateness is the time from its due time to its publication. A duplicate was
-	// in JetStream already, from an earlier try or another timerd.
+	// Fired counts an acknowledged firing. lateness is the time from its due time to its publication. A duplicate was in
+	// JetStream already, from an earlier try or another timerd.
 	Fired(f *schedule.Firing, lateness time.Duration, duplicate bool)
 	// Failed counts a failed try.
 	Failed(class Failure)
 	// Settled counts settled firings.
 	Settled(n int)
-	// Released counts firings that were given back unpublished.
+	// Released counts firings given back unpublished.
 	Released(n int)
 	// SetAside counts a firing that is parked because NATS does not take its subject.
 	SetAside(f *schedule.Firing)
-	// Late counts a firing that was claimed too late: when its dead letter is stored, or when it is dropped.
+	// Late counts a firing that was claimed too late, when its dead letter is stored or it is dropped.
 	Late(f *schedule.Firing, action LateAction)
-	// Lost counts events that NATS has lost after it had acknowledged them to this Publisher, at least n.
+	// Lost counts events that NATS has lost after acknowledging them to this Publisher, at least n.
 	Lost(n uint64)
 }
 
@@ -120,5 +118,5 @@ func defaultOptions() Options {
 	}
 }
 
-// size returns how much the window takes.
+// size returns the size of the window.
 func (o *Options) size() lanes.Load { return lanes.Load{Tries: o.Window, Bytes: o.WindowBytes} }

@@ -7,121 +7,122 @@ import (
 )
 
 const (
-	// fewestAhead is how many events must have been ahead of one for its acknowledgement to tell what each of them took. A server
-	// may answer only once it has stored all that it has, so few would be taken for slow.
+	// fewestAhead is the number of events ahead that makes an acknowledgement measure the time of each. A server may answer
+	// only once it has stored all of them, so fewer would look slow.
 	fewestAhead = 16
-	// paceBatches is of how many batches the quickest is remembered, and paceFor for how long: a disk that stalls says nothing of later
-	// batches. Where there are none for so long, one is tried.
+	// paceBatches and paceFor bound the number and age of the batches of which the quickest counts: a stall of the disk
+	// says nothing about later batches. After paceFor without a batch, one is tried.
 	paceBatches = 16
 	paceFor     = 2 * time.Second
-	// manyEvents is how many events a batch must have had to tell what each takes: of few, most is what the batch takes itself.
+	// manyEvents is the size that makes a batch measure the time of each event: in a small one the fixed cost prevails.
 	manyEvents = 100
-	// firstBatch and firstShare are taken for what a batch takes, and each event in a large one, until batches tell: so on a disk
-	// of 2026 with 0.2 ms for a sync.
+	// firstBatch and firstShare are the assumed times of a batch, and of each event in a large one, before any was measured:
+	// those of a disk of 2026 with 0.2 ms for a sync.
 	firstBatch = 3 * time.Millisecond
 	firstShare = 40 * time.Microsecond
-	// gain is how many times as quick a batch has to be to be worth it.
+	// gain is the least gain in speed that makes a batch worth it.
 	gain = 2
-	// sample is how many events tell what each takes: so many may always be with the server, once one was acknowledged.
+	// sample is the number of events that measure the time of each: so many may always be with the server, once one was
+	// acknowledged.
 	sample = 2 * fewestAhead
-	// firstStale is after how long so many are published alone, to see whether that takes long indeed or the machine had stalled. The next
-	// time is after twice as long, and so on up to stale.
+	// firstStale is the age of a measurement after which a sample is published alone: the disk may be slow indeed, or the
+	// machine had stalled. The next age is twice as long, and so on up to stale.
 	firstStale = 100 * time.Millisecond
 	stale      = 10 * time.Second
 )
 
-// pace reckons what events take to be stored one by one, and together. It reads acknowledgements alone: one that took longer
-// than that of a lone event did waited for those ahead of it, so a server far away is not taken for a slow one. The zero value
-// knows nothing.
+// pace estimates the time of events stored one by one, and together, from acknowledgements alone. An event that took
+// longer than a lone one waited for those ahead of it, so a distant server does not look slow. The zero value knows
+// nothing.
 type pace struct {
-	known   bool          // an event was acknowledged
-	lone    time.Duration // the acknowledgement of an event that the server had nothing beside
-	each    time.Duration // what one event takes that is not the first; 0 before that is known
-	at      time.Time     // when each was measured last, or was about to be
-	again   time.Duration // after how long it is measured again
-	batches []took        // the last ones
+	known          bool          // an event was acknowledged
+	rtt            time.Duration // latency of an event alone with the server
+	perEvent       time.Duration // time of each event behind others; 0 before it is known
+	at             time.Time     // last measurement of perEvent, or its beginning
+	remeasureAfter time.Duration
+	batches        []batchTime // the last ones
 }
 
-// took is what a batch took.
-type took struct {
+// batchTime is the measured time of a batch.
+type batchTime struct {
 	events int
 	d      time.Duration
 	at     time.Time
 }
 
-// one takes the time of an acknowledgement, of an event that so many were ahead of. lone says that the server had no other
-// meanwhile.
-func (p *pace) one(ahead int, lone bool, d time.Duration, now time.Time) {
+// ackedAlone records the latency d of an event with ahead others ahead of it. lone says that the server had no other in
+// the meantime.
+func (p *pace) ackedAlone(ahead int, lone bool, d time.Duration, now time.Time) {
 	p.known = true
 	if lone {
-		if p.lone == 0 || d < p.lone {
-			p.lone = d
+		if p.rtt == 0 || d < p.rtt {
+			p.rtt = d
 		}
-		p.lone += (d - p.lone) / 8
+		p.rtt += (d - p.rtt) / 8
 	}
 	if ahead < fewestAhead {
 		return
 	}
-	each := max((d-p.lone)/time.Duration(ahead), 1)
-	if p.each == 0 {
-		p.each = each
+	perEvent := max((d-p.rtt)/time.Duration(ahead), 1)
+	if p.perEvent == 0 {
+		p.perEvent = perEvent
 	}
-	p.each += (each - p.each) / 8
+	p.perEvent += (perEvent - p.perEvent) / 8
 	p.at = now
 }
 
-// batch takes the time of a batch of n events.
+// batch records the time d of a batch of n events.
 func (p *pace) batch(n int, d time.Duration, now time.Time) {
 	if len(p.batches) == paceBatches {
 		p.batches = slices.Delete(p.batches, 0, 1)
 	}
-	p.batches = append(p.batches, took{n, d, now})
+	p.batches = append(p.batches, batchTime{n, d, now})
 }
 
-// reckon returns what a batch of n events takes.
-func (p *pace) reckon(n int) time.Duration {
-	var all, share time.Duration
+// ofBatch returns the estimated time of a batch of n events.
+func (p *pace) ofBatch(n int) time.Duration {
+	var whole, share time.Duration
 	for _, b := range p.batches {
-		if all == 0 || b.d < all {
-			all = b.d
+		if whole == 0 || b.d < whole {
+			whole = b.d
 		}
 		if each := b.d / time.Duration(b.events); b.events >= manyEvents && (share == 0 || each < share) {
 			share = each
 		}
 	}
-	return max(cmp.Or(all, firstBatch), cmp.Or(share, firstShare)*time.Duration(n))
+	return max(cmp.Or(whole, firstBatch), cmp.Or(share, firstShare)*time.Duration(n))
 }
 
-// room returns how many more events to publish one by one while so many are with the server: as many as take as long as a batch
-// would, or a few. Others had better wait for each other. The very first one is alone, so that it tells how far away the server is.
+// room returns the number of further events to publish alone while out are with the server: those that take as long as
+// a batch would, or a sample. Any more should wait for each other. The very first one is alone, to measure the distance
+// of the server.
 func (p *pace) room(out int) int {
 	switch {
 	case !p.known:
 		return 1 - out
-	case p.each == 0:
+	case p.perEvent == 0:
 		return sample - out
 	}
-	return max(int(p.reckon(out)/p.each), sample) - out
+	return max(int(p.ofBatch(out)/p.perEvent), sample) - out
 }
 
-// split returns how many of n events to publish one by one, and how many of the others together, now that there is room for so
-// many. What is left waits.
+// split returns the numbers of n events to publish alone, and together, with room for so many alone. The rest waits.
 func (p *pace) split(n, room int, now time.Time) (alone, together int) {
-	p.batches = slices.DeleteFunc(p.batches, func(b took) bool { return now.Sub(b.at) > paceFor })
+	p.batches = slices.DeleteFunc(p.batches, func(b batchTime) bool { return now.Sub(b.at) > paceFor })
 	switch {
-	case p.each == 0:
+	case p.perEvent == 0:
 		return min(n, room), 0
 	case !p.together(batchEvents):
-		p.again = firstStale
+		p.remeasureAfter = firstStale
 		return n, 0
 	case !p.together(n):
 		return n, 0
-	case now.Sub(p.at) > cmp.Or(p.again, firstStale):
-		p.at, p.again = now, min(2*cmp.Or(p.again, firstStale), stale)
+	case now.Sub(p.at) > cmp.Or(p.remeasureAfter, firstStale):
+		p.at, p.remeasureAfter = now, min(2*cmp.Or(p.remeasureAfter, firstStale), stale)
 		return min(n, sample), 0 // no batch beside them
 	}
 	return 0, n
 }
 
-// together reports whether n events are quicker as a batch, by so much that it is worth it.
-func (p *pace) together(n int) bool { return time.Duration(n)*p.each > gain*p.reckon(n) }
+// together reports whether a batch of n events is worth it.
+func (p *pace) together(n int) bool { return time.Duration(n)*p.perEvent > gain*p.ofBatch(n) }

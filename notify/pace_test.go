@@ -10,7 +10,7 @@ import (
 func measured(p pace, n, out int, each, far time.Duration, now time.Time) pace {
 	for i := range n {
 		ahead := i % out
-		p.one(ahead, out == 1, far+time.Duration(ahead+1)*each, now)
+		p.ackedAlone(ahead, out == 1, far+time.Duration(ahead+1)*each, now)
 	}
 	return p
 }
@@ -96,7 +96,7 @@ func TestPaceBoundsWhatIsSentAlone(t *testing.T) {
 	if got := p.room(100); got > 0 {
 		t.Errorf("%d more may be sent while 100 are with the server", got)
 	}
-	slow := pace{known: true, each: time.Hour}
+	slow := pace{known: true, perEvent: time.Hour}
 	if slow.room(0) != sample || slow.room(sample) != 0 { // of which it can be learned that it no longer does
 		t.Errorf("with a server that takes an hour there is room for %d, and then %d", slow.room(0), slow.room(sample))
 	}
@@ -141,7 +141,7 @@ func TestPaceIsNotMisledByOneQuickAnswer(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	p := measured(pace{}, 500, 100, 300*time.Microsecond, 0, now)
-	p.one(sample, false, time.Nanosecond, now)
+	p.ackedAlone(sample, false, time.Nanosecond, now)
 	if got := p.room(0); got > 2*sample {
 		t.Errorf("%d may be sent alone", got)
 	}

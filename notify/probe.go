@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// probeTimeout is how long an answer about the stream may take.
+	// probeTimeout bounds a question about the stream.
 	probeTimeout = 2 * time.Second
 	// remakeTimeout bounds making the streams again.
 	remakeTimeout = 5 * time.Second
@@ -57,8 +57,7 @@ func (p *prober) look(ctx context.Context) {
 	}
 }
 
-// examine returns what keeps the stream of the firings from taking an event, or nil. It makes the stream if there is
-// none.
+// examine returns the obstacle for an event in the stream of the firings, or nil. It makes a missing stream.
 func (p *prober) examine(ctx context.Context) error {
 	if err := p.Permit(); err != nil {
 		return err
@@ -77,7 +76,8 @@ func (p *prober) examine(ctx context.Context) error {
 	if b := p.stream.compare(info.Config.Duplicates, info.Created, info.State.LastSeq, acknowledged); b != nil {
 		lost := b.acknowledged - b.seq + 1
 		p.Logger.Error("NATS has lost events that it had acknowledged: their timers do not fire again", "count", lost,
-			"err", fmt.Errorf("stream %s goes on at sequence %d, though %d was acknowledged", info.Config.Name, b.seq, b.acknowledged))
+			"err", fmt.Errorf("stream %s goes on at sequence %d, though %d was acknowledged",
+				info.Config.Name, b.seq, b.acknowledged))
 		p.Metrics.Lost(lost)
 	}
 	now := p.health.now()
@@ -90,8 +90,8 @@ func (p *prober) examine(ctx context.Context) error {
 	return err
 }
 
-// examineAccount returns what keeps the account from storing an event, where the stream itself has room. A question without an answer
-// holds no event back: it may be a right that is missing, and the next event shows.
+// examineAccount returns the obstacle for an event in the account, where the stream itself has room. A question without
+// an answer holds no event back: perhaps a right is missing, and the next event shows.
 func (p *prober) examineAccount(ctx context.Context) error {
 	account, err := streams.CheckAccount(ctx, p.js)
 	if err != nil {
@@ -112,38 +112,38 @@ func (p *prober) remake(ctx context.Context) error {
 	return nil
 }
 
-// streamRecord is what is known of the stream: for how long it remembers ids, and what it has acknowledged, to notice that it has
-// lost some of it: by a power cut before it was written to disk, or because older files were put in its place. A stream's
-// sequences only rise. So an event that is sent after another's acknowledgement has a higher one, and the stream's last is never
-// below what was acknowledged. Its methods may be called concurrently.
+// streamRecord is the known state of the stream: the time for which it remembers ids, and the acknowledged sequences,
+// to notice a loss by a power cut before a sync, or by restored older files. A stream's sequences only rise. So an
+// event that is sent after another's acknowledgement has a higher one, and the stream's last is never below an
+// acknowledged one. Its methods may be called concurrently.
 type streamRecord struct {
 	mu      sync.Mutex
-	knows   time.Duration // for how long it knows ids, to drop duplicates; 0 before that is known
-	created time.Time     // another time is another stream, which begins anew; zero before it is known
-	top     sequence      // the highest that was acknowledged
-	breach  *breach       // until it is known whether it is another stream
-	below   int           // how many looks in a row have shown too low a sequence
+	knows   time.Duration // time for which it remembers ids, to drop duplicates; 0 before it is known
+	created time.Time     // of the stream; another time is another stream; zero before it is known
+	top     sequence      // highest acknowledged one
+	breach  *breach       // until the next look decides whether it is another stream
+	below   int           // consecutive looks with too low a sequence
 }
 
-// breach is an event's sequence, or that of the next one, though a higher one had been acknowledged.
+// breach is the sequence of an event, or of the next one, below an acknowledged one.
 type breach struct{ seq, acknowledged uint64 }
 
-// duplicates returns for how long the stream remembers ids: 0 before it is known.
+// duplicates returns the time for which the stream remembers ids, 0 before it is known.
 func (r *streamRecord) duplicates() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.knows
 }
 
-// highest returns the highest sequence that was acknowledged.
+// highest returns the highest acknowledged sequence.
 func (r *streamRecord) highest() sequence {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.top
 }
 
-// note takes the sequence of an event that was stored now, and the highest one that was acknowledged before the event was
-// sent. It reports whether they contradict each other. Whether that is another stream is then to be found out.
+// note takes the sequence of an event that was stored now, and the highest acknowledged one before it was sent. It
+// reports whether they contradict each other. The next look then decides whether it is another stream.
 func (r *streamRecord) note(after sequence, seq uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,21 +153,21 @@ func (r *streamRecord) note(after sequence, seq uint64) bool {
 		r.top.seq = max(r.top.seq, seq)
 	default:
 		r.breach = &breach{seq, r.top.seq}
-		r.goOn(seq)
+		r.restart(seq)
 		return true
 	}
 	return false
 }
 
-// goOn has sequences count anew from one on. r.mu is held.
-func (r *streamRecord) goOn(seq uint64) {
+// restart counts sequences anew from one on. r.mu is held.
+func (r *streamRecord) restart(seq uint64) {
 	r.top = sequence{r.top.age + 1, seq}
 	r.below = 0
 }
 
-// compare takes what the stream says of itself: its duplicate window, when it was made, and its last sequence; and what was
-// acknowledged before it was asked. It returns a breach that this proves, or nil. A server that has just become the leader may
-// not know all that is stored: what is too low has to be so twice.
+// compare takes the stream's duplicate window, creation time and last sequence, and the highest acknowledged sequence
+// before they were asked for. It returns a proven breach, or nil. A new leader may not know all stored messages yet:
+// two looks must show too low a sequence.
 func (r *streamRecord) compare(knows time.Duration, created time.Time, last uint64, acknowledged sequence) *breach {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -176,10 +176,10 @@ func (r *streamRecord) compare(knows time.Duration, created time.Time, last uint
 	switch {
 	case !r.created.Equal(created):
 		if !r.created.IsZero() {
-			r.goOn(last)
+			r.restart(last)
 		}
 		r.created, r.breach = created, nil
-	case acknowledged.age != r.top.age: // what is new, the next answer tells
+	case acknowledged.age != r.top.age: // the next look compares
 	case r.breach != nil:
 		proven, r.breach = r.breach, nil
 	case last >= acknowledged.seq:
@@ -188,7 +188,7 @@ func (r *streamRecord) compare(knows time.Duration, created time.Time, last uint
 		r.below++
 	default:
 		proven = &breach{last + 1, acknowledged.seq}
-		r.goOn(last)
+		r.restart(last)
 	}
 	return proven
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// tick is how often the firings in flight are looked through while there are any: a few microseconds of work for a full window.
+// tick is the interval of looks through the firings in flight: a few microseconds of work for a full window.
 const tick = 50 * time.Millisecond
 
 // Publisher publishes claimed firings to JetStream and settles them once they are acknowledged. A firing that fails is
@@ -34,8 +34,8 @@ const tick = 50 * time.Millisecond
 //
 // The flight publishes an event by itself, or several together, as the group decides.
 //
-// health knows whether NATS takes events, from the prober and the answers. NewPublisher sets the Options; change them before
-// Run only. The methods may be called concurrently.
+// health knows whether NATS takes events, from the prober and the answers. NewPublisher sets the Options; change them
+// before Run only. The methods may be called concurrently.
 type Publisher struct {
 	Options
 
@@ -51,12 +51,11 @@ type Publisher struct {
 	letters *letters
 	prober  *prober
 
-	admission sync.Mutex // held while firings are taken in, so that none is when Run ends
+	admission sync.Mutex // held while firings are taken in, to exclude the end of Run
 }
 
-// NewPublisher returns a Publisher. nc must not buffer messages for after a reconnect, because leases may have ended by
-// then. js is JetStream on the same connection. It is used to watch the streams, and to create them again if they
-// vanish.
+// NewPublisher returns a Publisher. nc must not buffer messages during a disconnection, because leases may have ended
+// by the reconnect. js is JetStream on the same connection, to watch the streams and create missing ones.
 func NewPublisher(nc *nats.Conn, js jetstream.JetStream, s Settler) *Publisher {
 	p := &Publisher{Options: defaultOptions(), nc: nc, kick: make(chan struct{}, 1), stream: &streamRecord{}}
 	o := &p.Options
@@ -66,30 +65,32 @@ func NewPublisher(nc *nats.Conn, js jetstream.JetStream, s Settler) *Publisher {
 	p.health = &health{Options: o, alarm: make(chan struct{}, 1)}
 	subjects := newSubjects()
 	p.flight = &flight{
-		Options: o, gate: p.gate, window: p.window, health: p.health, stream: p.stream, sender: newSender(o, nc), kick: p.kick,
-		subjects: subjects, group: newGroup(subjects), deliveries: map[uint64]*delivery{}, late: tally{every: logLapsedEvery},
+		Options: o, gate: p.gate, window: p.window, health: p.health, stream: p.stream,
+		sender: newSender(o, nc), kick: p.kick, subjects: subjects, group: newGroup(subjects), deliveries: map[uint64]*delivery{}, late: tally{every: logLapsedEvery},
 	}
 	p.seeker = &seeker{Options: o, js: js, flight: p.flight, wake: make(chan struct{}, 1)}
 	p.letters = &letters{
-		Options: o, js: js, gate: p.gate, window: p.window, health: p.health, subjects: newSubjects(), wake: make(chan struct{}, 1), kick: p.kick,
-		late: tally{every: logLateEvery},
+		Options: o, js: js, gate: p.gate, window: p.window, health: p.health, subjects: newSubjects(),
+		wake: make(chan struct{}, 1), kick: p.kick, late: tally{every: logLateEvery},
 	}
-	p.prober = &prober{Options: o, js: js, health: p.health, stream: p.stream, group: p.flight.group, gate: p.gate, kick: p.kick}
+	p.prober = &prober{
+		Options: o, js: js, health: p.health, stream: p.stream, group: p.flight.group, gate: p.gate, kick: p.kick,
+	}
 	return p
 }
 
-// newSubjects returns a window whose lanes are subjects: while none is trusted they may fill it.
+// newSubjects returns a window with a lane for each subject: untrusted ones may fill it while none is trusted.
 func newSubjects() *lanes.Window { return lanes.New(lanes.Shares{Unknown: 2, Each: 1, Alone: true}) }
 
-// InFlight returns how many firings the Publisher has: at most Window for each server.
+// InFlight returns the number of firings that the Publisher has: at most Window for each server.
 func (p *Publisher) InFlight() int {
 	inFlight, _ := p.window.state("")
 	return inFlight
 }
 
-// Wait returns nil once firings of a server, by its name, can be published: NATS is connected, the stream takes messages as far as
-// is known, and there is room in the window. Call it before claiming firings. It returns ctx's error when ctx ends first, and
-// ErrStopped when Run is ending.
+// Wait returns nil once firings of a server, by its name, can be published: NATS is connected, the stream takes
+// messages as far as is known, and there is room in the window. Call it before claiming firings. It returns ctx's error
+// when ctx ends first, and ErrStopped when Run is ending.
 func (p *Publisher) Wait(ctx context.Context, server string) error {
 	ready := func() bool {
 		inFlight, room := p.window.state(server)
@@ -189,7 +190,7 @@ func (p *Publisher) prepare(f schedule.Firing, duplicates time.Duration) deliver
 	return d
 }
 
-// dispatch hands a firing in the window to its stage, and reports whether that is the flight.
+// dispatch passes a delivery in the window to its stage, and reports whether that is the flight.
 func (p *Publisher) dispatch(d *delivery) (flies bool) {
 	switch d.fate {
 	case bury:
@@ -257,7 +258,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 	p.noteConnection(false)
 	p.gate.open()
 
-	// What follows goes on for a while after ctx has ended.
+	// From here on everything may outlast ctx for a while.
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	probing, stopProbing := context.WithCancel(work)
@@ -285,8 +286,8 @@ func (p *Publisher) Run(ctx context.Context) error {
 	return nil
 }
 
-// loop publishes again what failed and gives back what cannot be published in time. It ends with stop. When stop is nil
-// it ends with deadline, or when no delivery is left.
+// loop publishes failed deliveries again and gives overdue ones back. It ends with stop. When stop is nil it ends with
+// deadline, or when no delivery is left.
 func (p *Publisher) loop(stop <-chan struct{}, status <-chan nats.Status, deadline <-chan time.Time) {
 	timer := time.NewTimer(tick)
 	defer timer.Stop()
@@ -317,8 +318,8 @@ func (p *Publisher) loop(stop <-chan struct{}, status <-chan nats.Status, deadli
 	}
 }
 
-// noteConnection reads the connection's status, rather than being told, because a status listener that is slow misses
-// changes. lost says that the connection was down in between, so that what was sent before will not be answered.
+// noteConnection reads the connection's status, because a slow status listener misses changes. lost says that the
+// connection was down in between, so that earlier messages will not be answered.
 func (p *Publisher) noteConnection(lost bool) {
 	connected, news := p.nc.Status() == nats.CONNECTED, false
 	if !connected {
@@ -335,7 +336,7 @@ func (p *Publisher) noteConnection(lost bool) {
 	}
 }
 
-// deniedSubject returns the subject that a server's error says one may not publish on.
+// deniedSubject returns the subject of a server's error about a missing right to publish.
 func deniedSubject(err error) (subject string, ok bool) {
 	if !errors.Is(err, nats.ErrPermissionViolation) {
 		return "", false

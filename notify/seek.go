@@ -13,19 +13,17 @@ import (
 )
 
 const (
-	// clockSlack is by how much the clock of NATS may be behind that of Redis for an event to be found.
+	// clockSlack bounds the lag of NATS's clock behind that of Redis.
 	clockSlack = 10 * time.Second
-	// subjectTime is how much of seekTime one subject may take: some 100,000 events. seekBatch is how many of them are asked
-	// for at once.
+	// subjectTime bounds the part of seekTime for one subject: some 100,000 events. seekBatch is the size of a request.
 	subjectTime = time.Second
 	seekBatch   = 1000
-	// maxFailingLooks is how many events on subjects that fail are looked for at the same time. Such subjects leave nearly all
-	// of the time for others.
+	// maxFailingLooks bounds the simultaneous looks on failing subjects, which leaves nearly all of the time to others.
 	maxFailingLooks = 2
 )
 
-// seeker looks in the stream for the events of deliveries that JetStream would store a second time. Its methods may be called
-// concurrently.
+// seeker looks in the stream for the events of deliveries that JetStream would store a second time. Its methods may be
+// called concurrently.
 type seeker struct {
 	*Options
 	js     jetstream.JetStream
@@ -33,11 +31,11 @@ type seeker struct {
 	wake   chan struct{} // wakes run
 
 	mu      sync.Mutex
-	looks   []*delivery // to be looked for
-	failing int         // those on subjects that fail, until it is known whether they are stored
+	looks   []*delivery // to look for
+	failing int         // looks on failing subjects
 }
 
-// mayLook reports whether an event on a subject that fails may be looked for, and if so counts it.
+// mayLook reports whether an event on a failing subject may be looked for, and counts it.
 func (s *seeker) mayLook() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -48,7 +46,7 @@ func (s *seeker) mayLook() bool {
 	return true
 }
 
-// lookFor has run look for the event of a delivery.
+// lookFor queues a look for the event of a delivery.
 func (s *seeker) lookFor(d *delivery) {
 	s.mu.Lock()
 	s.looks = append(s.looks, d)
@@ -56,8 +54,8 @@ func (s *seeker) lookFor(d *delivery) {
 	signal(s.wake)
 }
 
-// run looks until ctx ends. What is found is settled. All else is published, also if the stream could not be read to its end in
-// time: rather twice than never.
+// run looks until ctx ends. Found events are settled. All others are published, also if the stream could not be read to
+// its end in time: rather twice than never.
 func (s *seeker) run(ctx context.Context) {
 	for {
 		select {
@@ -81,13 +79,13 @@ func (s *seeker) run(ctx context.Context) {
 				s.Logger.Warn("cannot tell whether events are in the stream already; they may be stored twice", "subject", subject,
 					"count", len(deliveries)-len(stored), "err", err)
 			}
-			s.tell(deliveries, stored)
+			s.report(deliveries, stored)
 		}
 	}
 }
 
-// tell tells the flight which deliveries are in the stream, by their ids and when they were stored.
-func (s *seeker) tell(deliveries []*delivery, stored map[string]time.Time) {
+// report gives the flight the results for deliveries, from the storage times of the found events by id.
+func (s *seeker) report(deliveries []*delivery, stored map[string]time.Time) {
 	for _, d := range deliveries {
 		at, ok := stored[d.id]
 		if !ok && d.otherID != "" {
@@ -103,9 +101,11 @@ func (s *seeker) tell(deliveries []*delivery, stored map[string]time.Time) {
 	signal(s.flight.kick)
 }
 
-// storedEvents returns which events of deliveries on one subject are in the stream, by their ids, and when they were
-// stored. Beside an error it returns what it has found so far.
-func (s *seeker) storedEvents(ctx context.Context, subject string, deliveries []*delivery) (map[string]time.Time, error) {
+// storedEvents returns the storage times of the events of deliveries on one subject, by id. Beside an error it returns
+// those found so far.
+func (s *seeker) storedEvents(
+	ctx context.Context, subject string, deliveries []*delivery,
+) (map[string]time.Time, error) {
 	wanted := make(map[string]bool, len(deliveries))
 	first, until := deliveries[0].firing.Due, time.Now().Add(subjectTime)
 	for _, d := range deliveries {

@@ -12,42 +12,39 @@ import (
 )
 
 const (
-	// settleBatch is how many firings are settled in one call: large enough that the call itself costs little beside
-	// them, small enough not to hold Redis.
+	// settleBatch bounds the firings settled in one call: enough to share the fixed cost of the call, few enough not to
+	// hold Redis.
 	settleBatch = 256
-	// settleBytes is how many bytes of payload are settled in one call, about: Redis takes some 50 µs to free one of the
-	// largest size.
+	// settleBytes bounds the payload bytes settled in one call, about: Redis takes some 50 µs to free the largest payload.
 	settleBytes = 4 << 20
-	// settleDelay is how long acknowledged firings wait for others to be settled with. They are published, so it delays
-	// nothing.
+	// settleDelay is the wait of acknowledged firings for others to be settled with. It delays no event.
 	settleDelay = 20 * time.Millisecond
 	// callTimeout bounds one call to the schedule.
 	callTimeout = 5 * time.Second
 
 	firstSettlePause   = 50 * time.Millisecond
 	longestSettlePause = 2 * time.Second
-	// longestRest is after how long a worker without work ends.
+	// longestRest is the idle time after which a worker ends.
 	longestRest = time.Hour
 )
 
-// Settler records the outcomes of firings. A schedule.Schedule is one. The outcomes of one call may be of several
-// partitions, but as far as is known of one server.
+// Settler records the outcomes of firings: a schedule.Schedule. The outcomes of one call may be of several partitions,
+// but as far as is known of one server.
 type Settler interface {
-	// ServerOf returns the name of the server that has a partition, as far as is known, or an empty text if there is
-	// only one server. It answers from memory.
+	// ServerOf returns the name of a partition's server, as far as is known, empty if there is only one server. It answers
+	// from memory.
 	ServerOf(p keys.Partition) string
 	// Settle forgets firings. It must be safe to repeat.
 	Settle(ctx context.Context, outcomes []schedule.Outcome) error
-	// Release gives claims back, so that anybody may claim them again.
+	// Release gives claims back, so that any timerd may claim them again.
 	Release(ctx context.Context, outcomes []schedule.Outcome) error
 }
 
-// settler settles firings that are acknowledged, and gives back others. Each server of the schedule has a queue and a worker of its
-// own, so that one that does not answer keeps nobody else's firings from being settled. Its methods may be called concurrently;
-// none but run waits for a server.
+// settler settles acknowledged firings and gives others back. Each server of the schedule has a queue and a worker, so
+// that a silent one holds up no other. Its methods may be called concurrently; none but run waits for a server.
 //
-// Settling is tried until it works; the firings may be published again until then, under the same ids. Giving back is tried
-// once, because a lease that runs out has the same effect.
+// Settling is tried until it works; until then the firings may be published again, under the same ids. Giving back is
+// tried once, because the end of the lease has the same effect.
 type settler struct {
 	*Options
 	schedule Settler
@@ -61,21 +58,21 @@ type settler struct {
 	closing bool
 }
 
-// queue is what is to be settled and given back on one server. settler.mu guards it, except for wake.
+// queue is the outcomes to record on one server. settler.mu guards it, except for wake.
 type queue struct {
 	wake     chan struct{} // wakes its worker
 	worked   bool          // it has one
 	settles  []schedule.Outcome
 	releases []schedule.Outcome
-	since    time.Time // when the first of settles came
-	waiting  int       // firings in it, those included that its worker has in hand
+	since    time.Time // arrival of the first of settles
+	waiting  int       // firings in it and with its worker
 }
 
 func newSettler(o *Options, s Settler, g *gate) *settler {
 	return &settler{Options: o, schedule: s, gate: g, wake: make(chan struct{}, 1), queues: map[string]*queue{}}
 }
 
-// settle has a firing settled.
+// settle queues a firing to be settled.
 func (s *settler) settle(o schedule.Outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -83,7 +80,7 @@ func (s *settler) settle(o schedule.Outcome) {
 	s.waiting++
 }
 
-// giveBack has a firing given back.
+// giveBack queues a firing to be given back.
 func (s *settler) giveBack(o schedule.Outcome) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,7 +88,7 @@ func (s *settler) giveBack(o schedule.Outcome) {
 	s.waiting++
 }
 
-// queueOf returns the queue of the server that has a firing by now. s.mu is held.
+// queueOf returns the queue of a firing's present server. s.mu is held.
 func (s *settler) queueOf(o *schedule.Outcome) *queue {
 	server := s.schedule.ServerOf(o.Partition())
 	q := s.queues[server]
@@ -121,7 +118,7 @@ func (q *queue) addRelease(o schedule.Outcome) {
 	signal(q.wake)
 }
 
-// next takes out the outcomes to record now. wait is the time to rest unless woken, if there are none. hurry has none
+// next takes out the outcomes to record now. If there are none, wait is the time to rest unless woken. hurry lets none
 // wait for others.
 func (q *queue) next(hurry bool) (releases, settles []schedule.Outcome, wait time.Duration) {
 	releases, q.releases = q.releases, nil
@@ -146,7 +143,7 @@ func fitting(outcomes []schedule.Outcome) int {
 	return len(outcomes)
 }
 
-// inHand returns how many firings wait in all, and how many of them for one server.
+// inHand returns the number of waiting firings, of all servers and of one.
 func (s *settler) inHand(server string) (all, there int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,7 +153,7 @@ func (s *settler) inHand(server string) (all, there int) {
 	return s.waiting, there
 }
 
-// finish has run end once nothing waits any more.
+// finish ends run once no firing waits any more.
 func (s *settler) finish() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -167,7 +164,7 @@ func (s *settler) finish() {
 	signal(s.wake)
 }
 
-// run works until finish has been called and nothing waits, or ctx ends.
+// run works until finish was called and no firing waits, or ctx ends.
 func (s *settler) run(ctx context.Context) {
 	var workers sync.WaitGroup
 	defer workers.Wait()
@@ -192,13 +189,14 @@ func (s *settler) run(ctx context.Context) {
 	}
 }
 
-// work carries out what is in the queue of a server.
+// work carries out the queue of a server.
 func (s *settler) work(ctx context.Context, server string, q *queue) {
 	logger := s.Logger
 	if server != "" {
 		logger = logger.With("redis", server)
 	}
-	failing := backoff.Backoff{Policy: backoff.Policy{First: firstSettlePause, Longest: longestSettlePause}, Logger: logger}
+	policy := backoff.Policy{First: firstSettlePause, Longest: longestSettlePause}
+	failing := backoff.Backoff{Policy: policy, Logger: logger}
 	rested := false
 	for {
 		s.mu.Lock()
@@ -236,7 +234,8 @@ func (s *settler) work(ctx context.Context, server string, q *queue) {
 			rested = idle
 		case <-ctx.Done():
 			if _, there := s.inHand(server); there > 0 {
-				logger.Warn("ended with published firings not settled: they may be published again under the same ids", "count", there)
+				logger.Warn("ended with published firings not settled: they may be published again under the same ids",
+					"count", there)
 			}
 			return
 		}
@@ -244,7 +243,7 @@ func (s *settler) work(ctx context.Context, server string, q *queue) {
 	}
 }
 
-// settleBatch settles firings of a queue. After a failure they wait again, for the server that has them by then.
+// settleBatch settles firings of a queue. After a failure they wait again, for their server at that time.
 func (s *settler) settleBatch(ctx context.Context, q *queue, outcomes []schedule.Outcome) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -269,18 +268,19 @@ func (s *settler) settleBatch(ctx context.Context, q *queue, outcomes []schedule
 	return err
 }
 
-// release gives firings back to the schedule, as far as that works.
+// release gives firings back to the schedule, if it can.
 func (s *settler) release(ctx context.Context, outcomes []schedule.Outcome) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := s.schedule.Release(ctx, outcomes); err != nil {
-		s.Logger.Warn("cannot give back firings, they can be claimed again when their leases are over", "count", len(outcomes), "err", err)
+		s.Logger.Warn("cannot give back firings, they can be claimed again when their leases are over",
+			"count", len(outcomes), "err", err)
 		return
 	}
 	s.Metrics.Released(len(outcomes))
 }
 
-// left takes n firings of a queue out of the count.
+// left uncounts n firings of a queue.
 func (s *settler) left(q *queue, n int) {
 	s.mu.Lock()
 	q.waiting -= n

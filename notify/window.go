@@ -10,8 +10,8 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// window is the room for firings: for those that are on their way, from Publish until they are acknowledged or given up, and of
-// each server of the schedule until they are settled or given back. Its methods may be called concurrently.
+// window is the room for firings: on their way, from Publish until they are acknowledged or given up, and for each
+// server of the schedule until they are settled or given back. Its methods may be called concurrently.
 type window struct {
 	*Options
 	settler *settler
@@ -35,7 +35,7 @@ func (w *window) stateLocked(server string) (inFlight int, room bool) {
 	return w.load.Tries + all, w.load.Fits(w.size(), 1) && w.servers[server]+there < w.Window
 }
 
-// take takes in a firing of a server with a payload of so many bytes, and reports whether there was room for it.
+// take takes in a firing of a server with so many payload bytes, and reports whether there was room.
 func (w *window) take(server string, bytes int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -48,13 +48,13 @@ func (w *window) take(server string, bytes int) bool {
 	return true
 }
 
-// settle takes a firing out and has it settled.
+// settle takes a firing out and settles it.
 func (w *window) settle(d *delivery, kind schedule.OutcomeKind) {
 	w.leave(d)
 	w.settler.settle(d.firing.Outcome(kind))
 }
 
-// giveBack takes a firing out and has it given back, for a claim after a pause.
+// giveBack takes a firing out and gives it back, for a claim after a pause.
 func (w *window) giveBack(d *delivery, kind schedule.OutcomeKind, pause time.Duration) {
 	w.leave(d)
 	o := d.firing.Outcome(kind)
@@ -86,25 +86,25 @@ func (w *window) leave(d *delivery) {
 // ErrStopped says that a Publisher takes no more firings.
 var ErrStopped = errors.New("notify: publisher has stopped")
 
-// gate is where those wait who have firings to publish: until it opens, and then until there is room. Its methods may be called
-// concurrently.
+// gate blocks callers with firings until the publisher has opened, and then until there is room. Its methods may be
+// called concurrently.
 type gate struct {
 	mu              sync.Mutex
 	opened, stopped bool
-	changed         chan struct{} // closed when await has to look again
+	changed         chan struct{} // closed when await must look again
 }
 
 func newGate() *gate { return &gate{changed: make(chan struct{})} }
 
-// state returns what the gate is, and what is closed when await has to look again.
+// state returns the state of the gate, and a channel that closes with its next change.
 func (g *gate) state() (opened, stopped bool, changed <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.opened, g.stopped, g.changed
 }
 
-// await waits until ready returns true. It asks once the gate is open, and again whenever announce is called. It does not wait
-// after ctx has ended.
+// await waits until ready returns true. It asks once the gate is open, and at each announce. It does not wait after ctx
+// has ended.
 func (g *gate) await(ctx context.Context, ready func() bool) error {
 	for {
 		opened, stopped, changed := g.state()
@@ -122,11 +122,11 @@ func (g *gate) await(ctx context.Context, ready func() bool) error {
 	}
 }
 
-// open has await begin to ask, and stop ends it, now and from now on.
+// open lets await begin to ask, and stop ends it for good.
 func (g *gate) open() { g.change(func() { g.opened = true }) }
 func (g *gate) stop() { g.change(func() { g.stopped = true }) }
 
-// announce has everybody in await ask again.
+// announce makes every await ask again.
 func (g *gate) announce() { g.change(func() {}) }
 
 func (g *gate) change(what func()) {

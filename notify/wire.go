@@ -14,7 +14,7 @@ import (
 	"github.com/timerd-io/timerd/internal/deadletter"
 )
 
-// Error codes of JetStream that say that something is full.
+// Error codes of JetStream for a full stream, account or disk.
 const (
 	codeAccountLimits jetstream.ErrorCode = 10002
 	codeMemoryLimits  jetstream.ErrorCode = 10028
@@ -22,14 +22,14 @@ const (
 	codeStoreFailed   jetstream.ErrorCode = 10077 // mostly a limit with the policy to discard new messages
 )
 
-// answer is what JetStream answered to a message.
+// answer is JetStream's answer to a message.
 //
 // The Publisher reads the answers itself instead of using jetstream's PublishMsgAsync and its handlers. That keeps the
-// message and a timer for each event until its acknowledgement, and drops an acknowledgement that comes after its
-// timeout, though one success of several tries is enough here. It also costs more even without the leases and tries
-// that the Publisher sees to. In BenchmarkAcks (medians of 7 paired runs on two busy processors, 200 bytes of payload,
-// server included) an event takes 26 µs of processor time against 33, 29 allocations of 4.3 kB in all against 54 of
-// 5.8 kB, and while it is in flight 2.5 kB against 4.2 kB; of real time 50 µs against 63:
+// message and a timer for each event until its acknowledgement, and drops an acknowledgement after its timeout, though
+// one success of several tries is enough here. It also costs more even without the Publisher's leases and tries. In
+// BenchmarkAcks (medians of 7 paired runs on two busy processors, 200 bytes of payload, server included) an event takes
+// 26 µs of processor time against 33, 29 allocations of 4.3 kB in all against 54 of 5.8 kB, and while it is in flight
+// 2.5 kB against 4.2 kB; of real time 50 µs against 63:
 //
 //	go test ./notify -run '^$' -bench Acks -benchtime 20000x
 type answer struct {
@@ -37,16 +37,15 @@ type answer struct {
 	duplicate bool
 	seq       uint64 // of the message in the stream
 	class     Failure
-	code      jetstream.ErrorCode // 0 if it is none of JetStream's
+	code      jetstream.ErrorCode // 0 if it is not JetStream's
 	err       error
 }
 
-// ofBatch reports whether an answer to a batch is about the batch, or one event in it, so that its events may do
-// better alone.
+// ofBatch reports whether an answer is about the batch, or one event in it, so that the events may do better alone.
 func (a answer) ofBatch() bool { return a.class == FailureRefused || a.class == FailureTooLarge }
 
-// readAnswer reads what came to a reply subject. It returns false if that is no answer of JetStream's about a message that
-// was published to the stream: a user who sees the subject can make JetStream answer there about other streams.
+// readAnswer reads a message to a reply subject. It returns false if that is no answer of JetStream's about a message
+// to the stream: a user who sees the subject can make JetStream answer there about other streams.
 func readAnswer(m *nats.Msg, stream string) (answer, bool) {
 	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
 		return answer{class: FailureNoStream, err: jetstream.ErrNoStreamResponse}, true
@@ -61,6 +60,7 @@ func readAnswer(m *nats.Msg, stream string) (answer, bool) {
 		Duplicate bool                `json:"duplicate"`
 		Error     *jetstream.APIError `json:"error"`
 	}
+	fullCodes := []jetstream.ErrorCode{codeStoreFailed, codeAccountLimits, codeMemoryLimits, codeStorageLimits}
 	err := json.Unmarshal(m.Data, &ack)
 	switch {
 	case err != nil || ack.Type != "" || ack.Stream != stream && (ack.Error == nil || ack.Stream != ""):
@@ -72,7 +72,7 @@ func readAnswer(m *nats.Msg, stream string) (answer, bool) {
 	switch {
 	case deadletter.IsTooLarge(ack.Error):
 		a.class = FailureTooLarge
-	case slices.Contains([]jetstream.ErrorCode{codeStoreFailed, codeAccountLimits, codeMemoryLimits, codeStorageLimits}, ack.Error.ErrorCode):
+	case slices.Contains(fullCodes, ack.Error.ErrorCode):
 		a.class = FailureFull
 	case ack.Error.Code == 503:
 		a.class = FailureUnavailable
@@ -80,8 +80,8 @@ func readAnswer(m *nats.Msg, stream string) (answer, bool) {
 	return a, true
 }
 
-// plainAck returns the sequence of {"stream":"…", "seq":123}, as nearly every acknowledgement is, and whether data is one of
-// the stream. That is worth not decoding the JSON.
+// plainAck returns the sequence in {"stream":"…", "seq":123}, the form of nearly every acknowledgement, and whether
+// data is one of the stream. It saves decoding the JSON.
 func plainAck(data []byte, stream string) (seq uint64, ok bool) {
 	rest, ok := bytes.CutPrefix(data, []byte(`{"stream":"`))
 	name := bytes.IndexByte(rest, '"')
@@ -103,30 +103,32 @@ func plainAck(data []byte, stream string) (seq uint64, ok bool) {
 	return seq, true
 }
 
-// Headers of a message in an atomic batch: the batch's name, the message's place in it from 1 on, and that it is the last.
+// Headers of a message in an atomic batch: the batch's name, the message's place in it from 1 on, and the mark of the
+// last one.
 const (
 	batchIDHeader       = "Nats-Batch-Id"
 	batchSequenceHeader = "Nats-Batch-Sequence"
 	batchCommitHeader   = "Nats-Batch-Commit"
 )
 
-// sender writes events to NATS, one at a time, in a buffer that serves all of them. Its methods may be called concurrently.
+// sender writes events to NATS, one at a time, in one buffer. Its methods may be called concurrently.
 type sender struct {
 	*Options
 	nc    *nats.Conn
-	inbox string // what reply subjects begin with
+	inbox string // prefix of reply subjects
 
 	mu     sync.Mutex
 	buf    []byte
 	header nats.Header
-	traced bool // header has those of a trace
+	traced bool // header has a trace
 }
 
 func newSender(o *Options, nc *nats.Conn) *sender {
-	return &sender{Options: o, nc: nc, header: nats.Header{event.MsgIDHeader: {""}, event.ContentTypeHeader: {event.ContentType}}}
+	header := nats.Header{event.MsgIDHeader: {""}, event.ContentTypeHeader: {event.ContentType}}
+	return &sender{Options: o, nc: nc, header: header}
 }
 
-// message returns d's event as a message without a reply subject, valid until the next one. s.mu is held.
+// message returns d's event as a message without a reply subject, valid until the next call. s.mu is held.
 func (s *sender) message(d *delivery, withhold bool) *nats.Msg {
 	e := d.event(s.ContentType, withhold)
 	s.buf = e.AppendJSON(s.buf[:0])
@@ -138,10 +140,10 @@ func (s *sender) message(d *delivery, withhold bool) *nats.Msg {
 	return &nats.Msg{Subject: d.subject, Header: s.header, Data: s.buf}
 }
 
-// reply returns the subject of the answer to what a token names.
+// reply returns the reply subject of a token.
 func (s *sender) reply(token uint64) string { return s.inbox + strconv.FormatUint(token, 36) }
 
-// send publishes d's event, unless its lease runs out. The error is errExpiring then, and otherwise the client library's.
+// send publishes d's event, unless its lease runs out: then the error is errExpiring, otherwise the client library's.
 func (s *sender) send(d *delivery, withhold bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -153,8 +155,9 @@ func (s *sender) send(d *delivery, withhold bool) error {
 	return s.nc.PublishMsg(m)
 }
 
-// sendBatch publishes the events of a batch as one. After an error none of them is stored, unless the connection ended with the
-// last one: the server drops a batch that is not whole. The error is errExpiring if the lease of one runs out before that.
+// sendBatch publishes the events of a batch as one. After an error none of them is stored, unless the connection ended
+// with the last one: the server drops an incomplete batch. The error is errExpiring if the lease of one runs out before
+// that.
 func (s *sender) sendBatch(b *batch) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -181,7 +184,8 @@ func (s *sender) sendBatch(b *batch) error {
 	return nil
 }
 
-// batchID names a batch among those of all publishers: by its reply subject, of which the server takes no more than the end.
+// batchID names a batch uniquely among all publishers: by the end of its reply subject, since the server bounds the
+// length.
 func (s *sender) batchID(b *batch) string {
 	const most = 64
 	id := s.reply(b.token)
