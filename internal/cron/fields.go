@@ -8,7 +8,10 @@ import (
 	"strings"
 )
 
-// fields are the times that an expression names, whatever the zone. Each set has a bit for each number.
+// The grammar stands twice: schedule/lua/lib/cron.lua refuses what this one refuses, and the cases of
+// testdata/expressions.jsonl run through both.
+
+// fields are the times of an expression, whatever the zone. Each set has a bit for each number.
 type fields struct {
 	second, minute, hour, month uint64
 
