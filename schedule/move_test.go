@@ -92,7 +92,7 @@ func TestMove(t *testing.T) {
 				was := x.found(k, false)
 				to, before := int64(now), x.redisNow()
 				if where == "soon" {
-					to = before + 300
+					to = before + 2000 // it is moved again before
 				}
 				due := x.moves(was, to, schedule.MoveDone)
 				if to != now && due != to || to == now && (due < before || due > x.redisNow()) {
