@@ -10,10 +10,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// appsChunk is how many partitions one call reads the apps of: each may know a thousand.
+// appsChunk bounds the partitions whose apps one call reads: each may know a thousand.
 const appsChunk = 16
 
-// OtherApps stands for all apps beyond those that a partition knows by name.
+// OtherApps stands for all apps beyond those known by name to a partition.
 const OtherApps = ""
 
 // Apps returns the apps for which timers with keys on the node were set through the function library or by a retry,

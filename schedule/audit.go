@@ -12,10 +12,10 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// scanCount is how many keys one step of SCAN looks at, about: half a millisecond of Redis's time.
+// scanCount bounds the keys of one step of SCAN, about: half a millisecond of Redis's time.
 const scanCount = 1000
 
-// countPage is how many firings one step of counting looks at, about: none holds Redis for longer than a page of an audit.
+// countPage bounds the firings of one step of counting, about: it holds Redis no longer than a page of an audit.
 const countPage = 256
 
 // ScanKeys calls yield with batches of the keys of the node's server that match a glob pattern, until yield returns an
@@ -56,12 +56,12 @@ func (n *Node) BeginAudit(ctx context.Context) (*Audit, error) {
 	return &Audit{n, began, slotsOf(n.Master().Partitions), newTally(nil)}, nil
 }
 
-// auditPlace is how far a round has come in a partition.
+// auditPlace is the progress of a round in a partition.
 type auditPlace struct {
 	partition     keys.Partition
 	cursor, after string          // of the page to be looked at, and the timer to go on after
 	met           map[string]bool // the apps of its timers
-	repeats       int             // how often its page was looked at
+	repeats       int             // looks at its page
 }
 
 // Partitions compares the pending timers of partitions with their keys, about count of them in each call, and calls
@@ -165,7 +165,7 @@ func (a *Audit) args(some []*auditPlace, count int, began Millis) []any {
 	return args
 }
 
-// take takes in what a call has returned of a partition. It returns the place if the partition goes on there.
+// take takes in the reply of a partition. It returns the place if the partition goes on there.
 func (a *Audit) take(ctx context.Context, place *auditPlace, part Reply, count int, began Millis, seen *Observed) ([]*auditPlace, error) {
 	if len(part) != 8 {
 		return nil, fmt.Errorf("schedule: audit: unexpected part of %d elements", len(part))
@@ -211,7 +211,7 @@ func (a *Audit) CountFirings(ctx context.Context, p keys.Partition) error {
 	return nil
 }
 
-// Counted returns what the round has counted: the namespaces in their order, and the rest at the end.
+// Counted returns the counts of the round: the namespaces in order, and the rest at the end.
 func (a *Audit) Counted() []NamespaceCount { return a.tally.counts }
 
 // DoubtApps ends the round through a partition, which began at began or later and found timers of the apps in met. A

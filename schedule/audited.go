@@ -12,7 +12,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// NamespaceCount is how many timers of a namespace an audit has counted.
+// NamespaceCount is the number of a namespace's timers in an audit.
 type NamespaceCount struct {
 	Namespace string `json:"namespace"` // keys.Other for the rest
 	Pending   int64  `json:"pending"`   // due later
@@ -25,16 +25,16 @@ type NamespaceCount struct {
 type AuditReport struct {
 	Node     string        `json:"-"`    // its name; empty for a single Redis
 	Instance string        `json:"-"`    // whose audit it was
-	At       time.Time     `json:"at"`   // when it ended, by the node's clock
+	At       time.Time     `json:"at"`   // end, by the node's clock
 	Took     time.Duration `json:"took"` // in ns
 	Reason   string        `json:"reason"`
-	// Gaps is how many times the timerd may have missed keyspace events of the node since it was started, LastGap the reason of
-	// the last one, and GapAt when that was noticed.
+	// Gaps is the number of gaps in the node's keyspace events since the timerd was started, LastGap the reason of the
+	// last one, and GapAt the time of its discovery.
 	Gaps    int       `json:"gaps"`
 	LastGap string    `json:"lastgap,omitempty"`
 	GapAt   time.Time `json:"gapat,omitzero"`
-	// Timers has the namespaces that were counted, and the rest at its end. Timers that were set, moved or fired meanwhile may
-	// be left out or counted twice.
+	// Timers has the counted namespaces, and the rest at its end. Timers that were set, moved or fired meanwhile may be
+	// left out or counted twice.
 	Timers []NamespaceCount `json:"timers"`
 }
 
@@ -94,7 +94,7 @@ func (n *Node) RecordAudit(ctx context.Context, r AuditReport) error {
 	}
 	var old []string
 	for _, field := range known.Val() {
-		// What the dead have left of another node stays until that node has been audited again.
+		// A dead timerd's reports about another node stay until that node has been audited again.
 		node, instance, _ := strings.Cut(field, " ")
 		if !nodes[node] || node == n.name && !living[instance] {
 			old = append(old, field)

@@ -28,7 +28,7 @@ func (a Away) Error() string {
 	return fmt.Sprintf("%s does not answer: %v", a.Addr, a.Err)
 }
 
-// Unwrap returns why it does not answer, or what it answers.
+// Unwrap returns the failure to answer, or the answer if it is an error.
 func (a Away) Unwrap() error { return a.Err }
 
 // AwayError says which servers could not be asked. The call took effect on all others.
@@ -64,8 +64,8 @@ func (e *AwayError) of(server *redis.Client) error {
 	return nil
 }
 
-// askAll does something on all servers at the same time, on each within a time of its own. It returns an *AwayError with
-// those on which that failed, in their order, or nil.
+// askAll calls ask for all servers at the same time, each with its own time limit. It returns an *AwayError with the
+// failing ones in order, or nil.
 func askAll[S interface{ client() *redis.Client }](ctx context.Context, servers []S, within time.Duration, ask func(context.Context, S) error) error {
 	errs := make([]error, len(servers))
 	var asking sync.WaitGroup
@@ -138,7 +138,7 @@ func (ix *Index) PassOver(ctx context.Context, within time.Duration) ([]Away, er
 	return ix.PassedOver(), nil
 }
 
-// PassedOver returns the masters that PassOver has found away when it was called last.
+// PassedOver returns the masters that the last PassOver has found away.
 func (ix *Index) PassedOver() []Away {
 	if t, ok := ix.topology.(*passing); ok && t.over.Load() != nil {
 		return t.over.Load().Masters

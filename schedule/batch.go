@@ -38,7 +38,7 @@ func (e *PartError) of(firings int) error {
 	return e
 }
 
-// batch bounds what one call is about: how many firings, and about how many bytes of their payloads.
+// batch bounds one call: its firings, and about the bytes of their payloads.
 type batch struct{ firings, bytes int }
 
 // onEach runs a step on each partition of the outcomes, with the arguments that args returns for each by its index;

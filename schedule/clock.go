@@ -8,18 +8,18 @@ import (
 // maxClockAge is the age from which on any newer reading of a clock is better.
 const maxClockAge = 10 * time.Second
 
-// AheadBy is by how much a clock was ahead at least: less, as between a master and the replica that takes over, is no matter.
+// AheadBy is the least lead of a clock that counts: a smaller one, as between a master and its replica, is no matter.
 const AheadBy = time.Second
 
 // clockDrift is the share by which a clock that runs right, or is slewed, may differ from the local one.
 const clockDrift = 0.1
 
-// mostSteps is how many steps of a clock are kept for who takes them.
+// mostSteps bounds the kept steps of a clock.
 const mostSteps = 10
 
 // ClockStep is a step of a server's clock. A machine that sleeps stops the local clock, which looks the same.
 type ClockStep struct {
-	At time.Time     // what the server's clock showed after it
+	At time.Time     // time of the server's clock after it
 	By time.Duration // forward; negative: back
 }
 
@@ -28,7 +28,7 @@ type clock struct {
 	mu       sync.Mutex
 	server   time.Time     // a reading of the server's clock
 	local    time.Time     // the local instant of it, at best knowledge
-	accuracy time.Duration // how far off the local instant may be
+	accuracy time.Duration // of the local instant
 	steps    []ClockStep   // not taken yet, the last mostSteps of them
 }
 
@@ -54,8 +54,8 @@ func (c *clock) read(server, sent, received time.Time) {
 	c.server, c.local, c.accuracy = server, local, accuracy
 }
 
-// step returns by how much the server's clock was stepped between the last reading and this one; 0 for not at all, as
-// far as the accuracy of the two can show. c.mu is held.
+// step returns the step of the server's clock between the last reading and this one; 0 for none, as far as the accuracy
+// of the two can show. c.mu is held.
 func (c *clock) step(server, local time.Time, accuracy time.Duration) time.Duration {
 	if c.local.IsZero() {
 		return 0
@@ -78,7 +78,7 @@ func (c *clock) takeSteps() []ClockStep {
 	return steps
 }
 
-// until returns how long it is, locally, until the server's clock shows at. Before any reading everything is due.
+// until returns the local time until the server's clock shows at. Before any reading everything is due.
 func (c *clock) until(at Millis) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -88,7 +88,7 @@ func (c *clock) until(at Millis) time.Duration {
 	return at.Time().Sub(c.server) - time.Since(c.local)
 }
 
-// now returns what the server's clock shows, or AtOnce before any reading.
+// now returns the time of the server's clock, or AtOnce before any reading.
 func (c *clock) now() Millis {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,8 +98,8 @@ func (c *clock) now() Millis {
 	return MillisOf(c.server.Add(time.Since(c.local)))
 }
 
-// latest returns the first local instant at which the server's clock showed a time for certain: received, when the answer
-// with that time was there, or earlier if a more accurate reading says so.
+// latest returns the first local instant at which the server's clock had certainly reached a time: received, the
+// arrival of the answer with that time, or earlier by a more accurate reading.
 func (c *clock) latest(server, received time.Time) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -110,8 +110,8 @@ func (c *clock) latest(server, received time.Time) time.Time {
 	return at
 }
 
-// earliest returns what the server's clock showed at a local instant, or a little less: AtOnce before any reading or for
-// the zero time.
+// earliest returns the time of the server's clock at a local instant, or a little less: AtOnce before any reading or
+// for the zero time.
 func (c *clock) earliest(local time.Time) Millis {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -9,26 +9,26 @@ import (
 	"time"
 )
 
-// Counts is what a timerd has counted since its start, as its heartbeats state it.
+// Counts are a timerd's counts since its start, as in its heartbeats.
 type Counts struct {
 	// Lateness is how late the events were, for each counted namespace and for keys.Other. Namespaces without events
 	// may be missing.
 	Lateness map[string]Lateness `json:"n,omitempty"`
 	Gaps     int64               `json:"g,omitempty"` // times in which keyspace events may have been missed
-	// Deaf is the channels of keyspace events that it may not hear now, each as ACL SETUSER grants it, and User its user in Redis.
+	// Deaf is the channels of keyspace events that it may not subscribe to, each as ACL SETUSER grants it, and User its
+	// user in Redis.
 	Deaf []string `json:"d,omitempty"`
 	User string   `json:"u,omitempty"`
-	// Wrong is what its own checks find wrong now.
+	// Wrong is the failures of its own checks.
 	Wrong []Wrong `json:"w,omitempty"`
 	// Drains says that it has seen overdue timers become fewer within a lease.
 	Drains bool `json:"o,omitempty"`
-	// Stops are the times in the last ten minutes in which it did not run or was not heard of, and Steps the steps of
-	// clocks that it has seen since then.
+	// Stops are its stops and silences within the last ten minutes, and Steps the steps of clocks that it has seen.
 	Stops []Stop `json:"s,omitempty"`
 	Steps []Step `json:"k,omitempty"`
 }
 
-// Stop is a time in which a timerd did not run, or did not reach Redis while others did.
+// Stop is a time in which a timerd stood still, or did not reach Redis while others did.
 type Stop struct {
 	At     Millis `json:"a"` // its end, by the clock of the timerd's host
 	For    int64  `json:"f"` // in ms
@@ -55,8 +55,8 @@ func (c *Counts) Clone() *Counts {
 	return &copied
 }
 
-// latenessBuckets is how many buckets a Lateness has. The first one ends at 0.1 ms and each has an end higher by a half than the
-// one before, the last but one's being 8 minutes; the last one has all that is later.
+// latenessBuckets is the number of buckets of a Lateness. The first one ends at 0.1 ms, each further one half as high
+// again, the last but one at 8 minutes; the last one has all above.
 const latenessBuckets = 40
 
 // Lateness is a histogram of how late events were, with the same buckets in all timerds. In JSON it is the number of
@@ -79,7 +79,7 @@ func (l *Lateness) Merge(other Lateness, sign int64) {
 	}
 }
 
-// Count returns how many events there are.
+// Count returns the number of events.
 func (l *Lateness) Count() int64 {
 	all := int64(0)
 	for _, n := range l {

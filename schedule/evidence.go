@@ -7,19 +7,20 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// maxSilence is for how long the server's clock may go unread. In longer times it may have been ahead and back again.
+// maxSilence is the longest time between two readings of the server's clock. In longer times it may have been ahead and
+// back again.
 const maxSilence = 5 * time.Second
 
-// evidence is what a node knows of why keys may be absent. A key that is gone before its time was deleted, if nothing
-// else happened to the server's keys since an audit last looked at all of them: no restart, no eviction, and no clock that
-// was ahead for a while. It may be used concurrently.
+// evidence is a node's knowledge of the reasons for absent keys. A key that is gone before its time was deleted if
+// nothing else has happened to the server's keys since an audit last looked at all of them: no restart, no eviction, no
+// clock that was ahead for a while. It may be used concurrently.
 type evidence struct {
 	mu sync.Mutex
 	// losses is the text of losses.lua as the last complete audit began. It is empty if none has been made since the
 	// clock was unread for too long.
 	losses  string
 	audited slots // of the partitions that this audit looked at
-	silent  int   // how often the clock was unread for too long
+	silent  int   // overlong times without a reading of the clock
 	asked   bool  // it has been found out whether the last mark still holds, or nobody will
 
 	reading        Millis    // the last reading of the clock
@@ -28,9 +29,9 @@ type evidence struct {
 	highest        Millis    // the latest time that the clock may have shown; at least shown
 }
 
-// witness takes in that the server's clock showed a time when it was read between two local instants. It reports
-// whether the clock was set back since the last reading. A reply that was read late proves nothing about the clock,
-// so only the time from the last reply to this question counts.
+// witness takes a reading of the server's clock between two local instants. It reports whether the clock was set back
+// since the last reading. A late reply proves nothing about the clock, so only the time from the last reply to this
+// question counts.
 func (e *evidence) witness(at Millis, sent, received time.Time) (setBack bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -67,8 +68,7 @@ func (e *evidence) isBehind() bool {
 	return e.reading.Add(time.Since(e.sent)+AheadBy) < e.shown
 }
 
-// know says that an audit of some slots is complete that began when losses were as given and the clock had been unread for
-// too long as often as given.
+// know notes a complete audit of some slots. losses and silent are as they were at its beginning.
 func (e *evidence) know(losses string, audited slots, silent int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -77,7 +77,7 @@ func (e *evidence) know(losses string, audited slots, silent int) {
 	}
 }
 
-// keep forgets the slots that are not on the server any more: what happens to their keys elsewhere is not known here.
+// keep forgets the slots that are no longer on the server: the fate of their keys elsewhere is unknown.
 func (e *evidence) keep(here slots) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -86,7 +86,8 @@ func (e *evidence) keep(here slots) {
 	}
 }
 
-// known returns the text of losses, the slots for which it holds, and how often the clock was unread for too long.
+// known returns the text of losses, the slots for which it holds, and the number of overlong times without a reading of
+// the clock.
 func (e *evidence) known() (losses string, audited slots, silent int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -100,7 +101,7 @@ func (e *evidence) ask() {
 	e.asked = true
 }
 
-// wasAsked tells whether ask was called.
+// wasAsked reports whether ask was called.
 func (e *evidence) wasAsked() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -138,7 +139,7 @@ func (s *slots) rows() [][2]int {
 	return rows
 }
 
-// slotsIn returns the slots in rows; those that cannot be are left out.
+// slotsIn returns the slots in rows, without impossible ones.
 func slotsIn(rows [][2]int) slots {
 	var s slots
 	for _, row := range rows {

@@ -10,7 +10,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Trigger says what made a timer fire.
+// Trigger is the cause of a firing.
 type Trigger string
 
 // The triggers, as events have them.
@@ -33,7 +33,7 @@ type Firing struct {
 	Trigger Trigger
 	Late    policy.Limit // its own
 	Origin  Origin       // the timer's first firing; zero where it is this one
-	// Replayed is when it was replayed; 0 if it was not.
+	// Replayed is the time of its replay; 0 if it was not replayed.
 	Replayed Millis
 	// TraceParent and TraceState are those set with the timer; the payload may have others.
 	TraceParent, TraceState string
@@ -43,7 +43,7 @@ type Firing struct {
 	Partition keys.Partition
 	ClaimedAt time.Time     // on the Redis server's clock
 	Received  time.Time     // the local instant, with monotonic reading, at which the claim was sent
-	Took      time.Duration // how long after that ClaimedAt was read, at most
+	Took      time.Duration // longest time from there to the reading of ClaimedAt
 	Lease     time.Duration // from ClaimedAt on
 
 	// MayBeStored says that an earlier claim may have published the event.
@@ -63,8 +63,8 @@ func (f *Firing) Now() time.Time {
 	return f.ClaimedAt.Add(max(time.Since(f.Received)-f.Took, 0))
 }
 
-// Remaining returns how much of the lease is left by the local monotonic clock;
-// it errs on the short side, by the duration of the claim.
+// Remaining returns the rest of the lease by the local monotonic clock; it errs on the short side, by the duration of
+// the claim.
 func (f *Firing) Remaining() time.Duration { return f.Lease - time.Since(f.Received) }
 
 // leaseEnd returns the score of the firing's claim in the index.

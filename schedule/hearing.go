@@ -30,7 +30,7 @@ func (n *Node) StartHearing(ctx context.Context) error {
 // StopHearing records that events may be missed from now on.
 func (n *Node) StopHearing() { n.hearSince(NoEvents) }
 
-// hearSince says that every keyspace event of the server has been heard since a time; NoEvents says that they are not heard.
+// hearSince notes that every keyspace event of the server has been heard since a time; NoEvents: they are not heard.
 func (n *Node) hearSince(since Millis) {
 	n.evidence.ask()
 	n.mu.Lock()
@@ -38,9 +38,8 @@ func (n *Node) hearSince(since Millis) {
 	n.heardSince = since
 }
 
-// witness takes in that the server's clock showed a time when it was read between two local instants. If the clock was
-// set back, events were heard since that time at the latest: a later time would count as unheard until the clock shows
-// it again.
+// witness takes a reading of the server's clock between two local instants. If the clock was set back, events were
+// heard since that time at the latest: a later time would count as unheard until the clock shows it again.
 func (n *Node) witness(at Millis, sent, received time.Time) {
 	if !n.evidence.witness(at, sent, received) {
 		return
@@ -57,8 +56,8 @@ func (n *Node) witness(at Millis, sent, received time.Time) {
 	}
 }
 
-// partitionHeardSince returns since when every event of a partition was heard: the later of when the server was heard from
-// and when it got the partition.
+// partitionHeardSince returns the time since which every event of a partition was heard: the later of the server's
+// subscription and the partition's arrival.
 func (n *Node) partitionHeardSince(p keys.Partition) Millis {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -68,8 +67,8 @@ func (n *Node) partitionHeardSince(p keys.Partition) Millis {
 	return NoEvents
 }
 
-// heardSinceOn is partitionHeardSince for a step that a server runs. The topology may already know that the slot of the partition
-// has moved while the node does not: the server then runs the step, but the node has heard another one. That makes it NoEvents.
+// heardSinceOn is partitionHeardSince for a step on a server. The topology may know of a slot's move before the node
+// does: the server then runs the step, though the node has heard another one. The result is NoEvents then.
 func (n *Node) heardSinceOn(server *redis.Client, p keys.Partition) Millis {
 	if server != n.server {
 		return NoEvents
@@ -78,16 +77,16 @@ func (n *Node) heardSinceOn(server *redis.Client, p keys.Partition) Millis {
 }
 
 const (
-	// markTTL is how long a mark is kept after it was written last.
+	// markTTL is the life of a mark after its last writing.
 	markTTL = 30 * 24 * time.Hour
 	// markTimeout bounds the look for a mark.
 	markTimeout = time.Second
 )
 
-// mark is what timerds leave in Redis for the next one that starts, under the run id of the server.
+// mark is the message of a timerd to the next one that starts, in Redis under the run id of the server.
 type mark struct {
 	Losses string `json:"losses"`
-	// Expired is how many keys of the server will have run out, by its own count, when the canary has and no other key.
+	// Expired is the server's count of expired keys once the canary has expired, and no other key.
 	Expired int64  `json:"expired"`
 	Canary  string `json:"canary"`
 	// Slots are the first and the last of each row of slots that were audited.
@@ -117,9 +116,9 @@ func (n *Node) Mark(ctx context.Context, info, canary string) error {
 	return nil
 }
 
-// recall finds out, unless it is known already, whether nothing but deletions went unnoticed since the last mark. Call it
-// when events are heard and before canaries are sent: what runs out from then on is heard. Where the mark cannot be had,
-// nothing is known; the next audit makes up for that.
+// recall finds out, once, whether nothing but deletions went unnoticed since the last mark. Call it while events are
+// heard and before canaries are sent: any later expiry is heard. Without a mark nothing is known; the next audit makes
+// up for that.
 func (n *Node) recall(ctx context.Context) error {
 	if losses, _, _ := n.evidence.known(); losses != "" {
 		return nil
@@ -146,7 +145,7 @@ func (n *Node) recall(ctx context.Context) error {
 	return err
 }
 
-// losses is what read_losses.lua returns, and how often the clock was unread for too long by then.
+// losses is the reply of read_losses.lua, and the number of overlong times without a reading of the clock by then.
 type losses struct {
 	text    string
 	expired int64

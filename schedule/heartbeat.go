@@ -14,19 +14,19 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Self is what a timerd says about itself with its heartbeats. Except for Counts it does not change while the timerd
+// Self is a timerd's description of itself in its heartbeats. Except for Counts it does not change while the timerd
 // runs.
 type Self struct {
 	Instance string    `json:"-"` // the id that no other process has
 	Version  string    `json:"version,omitempty"`
 	Host     string    `json:"host,omitempty"`
 	PID      int       `json:"pid,omitempty"`
-	Since    time.Time `json:"since,omitzero"` // when it was started, by the clock of its host
-	// Silence is after how many ms without a heartbeat it counts as dead.
+	Since    time.Time `json:"since,omitzero"` // start, by the clock of its host
+	// Silence is the time in ms without a heartbeat after which it counts as dead.
 	Silence int64 `json:"silence,omitempty"`
-	// Settings are those that all timerds of a schedule must have in common, by the name of the variable.
+	// Settings are the settings that all timerds of a schedule must share, by the name of the variable.
 	Settings map[string]string `json:"settings,omitempty"`
-	// Counts is what it has counted since its start. A heartbeat without it keeps the previous ones.
+	// Counts are its counts since its start. A heartbeat without them keeps the previous ones.
 	Counts *Counts `json:"-"`
 	// Listens is the group of the timerds that listen to the same, without spaces; see [ListensTo].
 	Listens string `json:"-"`
@@ -50,7 +50,7 @@ func ListensTo(namespaces keys.Namespaces, db int) string {
 // Standing is the living timerds, in the same order for all.
 type Standing struct {
 	Alive []string // ids, sorted; timerds unable to publish come last
-	Able  int      // how many of Alive can publish; all of them if none can
+	Able  int      // number of Alive able to publish; all of them if none is
 	// Missed says that others had found this timerd silent before this heartbeat.
 	Missed bool
 }
@@ -58,7 +58,7 @@ type Standing struct {
 // Hearing is the listeners of a server.
 type Hearing struct {
 	IDs []string // of the timerds that listen to the same, and have lately shown that events reach them
-	// Subscribed is how many are subscribed to the server, of whatever namespaces; -1 if that is not known.
+	// Subscribed is the number of subscribers to the server, of whatever namespaces; -1 if unknown.
 	Subscribed int
 }
 
@@ -71,9 +71,9 @@ func (s Self) Fingerprint() string {
 	return fmt.Sprintf("%.4x", sha256.Sum256(text))
 }
 
-// Heartbeat records that a timerd is alive, with what it says about itself, and returns it among those whose last
-// heartbeat is not older than ttl. A heartbeat of later than now, as by a clock that was ahead, counts for nothing.
-// The silent are kept for a day, or until they are heard of again.
+// Heartbeat records that a timerd is alive, with its description, and returns it among those whose last heartbeat is
+// not older than ttl. A heartbeat later than now, by a clock that was ahead, counts for nothing. The silent are kept
+// for a day, or until they are heard of again.
 func (n *Node) Heartbeat(ctx context.Context, self Self, ttl time.Duration) (Standing, error) {
 	self.Silence = ttl.Milliseconds()
 	said, err := json.Marshal(struct {

@@ -28,7 +28,7 @@ const (
 var ErrTooManyHolds = fmt.Errorf("there is no room for another hold: there may be %d, with %d bytes in all: resume one, or hold a namespace that covers several, such as the app",
 	MaxHolds, maxHoldsBytes)
 
-// ResumeKind says what happens to held timers when their hold ends.
+// ResumeKind is the fate of held timers at the end of their hold.
 type ResumeKind string
 
 // The kinds of resumes.
@@ -44,8 +44,8 @@ const (
 type Hold struct {
 	Namespace keys.Namespace `json:"-"`
 	Since     Millis         `json:"since"`
-	Until     Millis         `json:"until,omitempty"` // when it ends by itself; 0 if it does not
-	For       int64          `json:"for,omitempty"`   // how long it was to last when Until was set, in ms
+	Until     Millis         `json:"until,omitempty"` // its end by itself; 0: none
+	For       int64          `json:"for,omitempty"`   // its intended length when Until was set, in ms
 	Reason    string         `json:"reason,omitempty"`
 	By        string         `json:"by,omitempty"`
 	Resume    *Resume        `json:"resume,omitempty"` // nil until it is resumed
@@ -53,7 +53,7 @@ type Hold struct {
 	next float64 // the next time that a resume at a rate draws, in unix ms; 0 if it is not known
 }
 
-// Resume says how a hold is being resumed.
+// Resume is the way in which a hold is being resumed.
 type Resume struct {
 	Kind ResumeKind `json:"kind"`
 	Rate float64    `json:"rate,omitempty"` // of ResumeRate, timers a second
@@ -77,7 +77,7 @@ func (h Hold) bounded(now Millis) Hold {
 	return h
 }
 
-// holds tells whether a timer of the namespace with a due time is held at a time.
+// holds reports whether a timer of the namespace with a due time is held at a time.
 func (h *Hold) holds(due, at Millis) bool {
 	return h.Lasts(at) || h.Resume != nil && h.Resume.Kind != ResumeNow && due <= h.Resume.At
 }
@@ -150,7 +150,7 @@ func (l *HoldList) text() string {
 	return b.String()
 }
 
-// claimGeneration is what claims are to say of the list.
+// claimGeneration is the generation that claims state.
 func (l *HoldList) claimGeneration() int64 {
 	if text := l.text(); text == "none" || text == "" {
 		return 0
@@ -166,8 +166,8 @@ func (l *HoldList) copied() int64 {
 	return l.Generation
 }
 
-// generationField is the field of the list that has its generation. No namespace begins with a colon, nor do other fields
-// that are no namespaces.
+// generationField is the field of the list with its generation. Fields other than namespaces begin with a colon; no
+// namespace does.
 const generationField = ":generation:"
 
 // nextField begins the name of the field that has when the next timer of a resume at a rate may fire.
@@ -254,7 +254,7 @@ func (l *HoldList) Remove(ctx context.Context, n keys.Namespace) error {
 // byNamespace orders holds by their namespaces.
 func byNamespace(a, b Hold) int { return strings.Compare(a.Namespace.String(), b.Namespace.String()) }
 
-// write writes the list as it is to be, in which the hold of a namespace has changed, and notes what came of it.
+// write writes the new list, in which the hold of a namespace has changed, and notes the result.
 func (l *HoldList) write(ctx context.Context, holds []Hold, changed keys.Namespace, said string) error {
 	fields := []any{changed.String(), said}
 	if name, ok := l.renamed[changed]; ok {
@@ -263,7 +263,7 @@ func (l *HoldList) write(ctx context.Context, holds []Hold, changed keys.Namespa
 	return l.writeFields(ctx, holds, fields...)
 }
 
-// writeFields writes the list as it is to be, with the fields that change, and notes what came of it.
+// writeFields writes the new list, with the changed fields, and notes the result.
 func (l *HoldList) writeFields(ctx context.Context, holds []Hold, fields ...any) error {
 	slices.SortFunc(holds, byNamespace)
 	s, next := l.schedule, HoldList{schedule: l.schedule, Holds: holds, Now: l.Now, renamed: maps.Clone(l.renamed)}
@@ -318,8 +318,8 @@ func (l *HoldList) Renew(ctx context.Context) error {
 	return l.writeFields(ctx, slices.Clone(l.Holds))
 }
 
-// HoldAnswer is how long a server may take for an answer about the holds of some partitions. A master of a cluster has up
-// to 64 such answers to give: one that gives each of them is not silent, however long it takes for all.
+// HoldAnswer bounds a server's answer about the holds of some partitions. A master of a cluster gives up to 64 such
+// answers: if it gives each in time it is not silent, however long all take.
 const HoldAnswer = 1500 * time.Millisecond
 
 // runOnHolds runs a step on all partitions of the node, as [Master.RunOver] does, and waits HoldAnswer for each answer.

@@ -12,7 +12,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Exported is all that a timer is, besides its key and payload: what timerd export writes and timerd set --from sets
+// Exported is a whole timer except for its key and payload, as timerd export writes it and timerd set --from sets it
 // again. Times are in unix ms.
 type Exported struct {
 	Due int64 `json:"due"`
@@ -37,7 +37,7 @@ type Exported struct {
 	Repetition *ExportedRepetition `json:"repetition,omitempty"`
 }
 
-// ExportedRepetition is what the next occurrences of a timer go by. Times are in unix ms, and 0 is no end.
+// ExportedRepetition is the rule of a timer's next occurrences. Times are in unix ms, and 0 is no end.
 type ExportedRepetition struct {
 	Serial  int64   `json:"serial"`
 	Nominal int64   `json:"nominal"` // when the occurrence is due by the repetition
@@ -56,8 +56,8 @@ const (
 	dataTooLarge = "toolarge"
 )
 
-// Export returns what a timer is. serial is the score of its key in the partition's repeat, 0 for none: an occurrence
-// of a repetition that has ended is an ordinary timer.
+// Export returns the timer of the record. serial is the score of its key in the partition's repeat, 0 for none: an
+// occurrence of a repetition that has ended is an ordinary timer.
 func (r Record) Export(due Millis, beside bool, serial int64) Exported {
 	e := Exported{
 		Due: int64(due), Beside: beside, Replayed: int64(r.replayed),
@@ -114,7 +114,7 @@ const (
 	mostLeftOut = 1 + 2*64 // numbers
 )
 
-// Check returns what is wrong with the timer.
+// Check returns the timer's fault, or nil.
 func (i Imported) Check() error {
 	wrong := func(format string, args ...any) error {
 		return fmt.Errorf("%w: %s", ErrExported, fmt.Sprintf(format, args...))

@@ -25,7 +25,7 @@ const (
 	LibraryCurrent   LibraryState = "current"
 )
 
-// loadTimeout bounds how long one server takes to get the function library.
+// loadTimeout bounds the loading of the function library on one server.
 const loadTimeout = 2 * time.Second
 
 // Load checks the version of every server and puts this program's function library in place, with its payload limit,
@@ -144,11 +144,11 @@ func (n *Node) EnsureLibrary(ctx context.Context) (loaded bool, limit int, err e
 	return false, limit, nil
 }
 
-// nameEvery is how often the name of the database is looked after: FLUSHALL takes it away, which costs some questions.
+// nameEvery is the interval of checks of the database's name: FLUSHALL removes it, which costs some questions.
 const nameEvery = time.Minute
 
-// nameDatabase tells the function library, which is that of all databases, which one this schedule is in: what is
-// published reaches those who use another.
+// nameDatabase tells the function library, which serves all databases, the database of this schedule: its messages
+// reach users of another one.
 func (n *Node) nameDatabase(ctx context.Context) error {
 	if n.schedule.cluster {
 		return nil

@@ -46,8 +46,8 @@ func (s *stepServers) load(ctx context.Context, server *redis.Client, l stepLibr
 	return nil
 }
 
-// unusedFor is for how long no timerd must have said that it uses a library of steps before it is deleted. One whose
-// library is gone loads it again, so this only keeps a timerd that begins from doing that.
+// unusedFor is the time without a timerd that uses a library of steps after which it is deleted. A timerd without its
+// library loads it again, so this only spares one that begins from it.
 const unusedFor = time.Minute
 
 // ensureSteps loads the library of the steps if it is not among the names of a server's, and deletes those of this
@@ -114,7 +114,7 @@ func (n *Node) unusedSteps(ctx context.Context, names []string) (unused []string
 	return unused, nil
 }
 
-// aboutSteps is what a timerd says with its heartbeats besides Self.
+// aboutSteps is a timerd's statement in its heartbeats besides Self.
 type aboutSteps struct {
 	Steps string `json:"steps,omitempty"` // the name of its library of steps
 }

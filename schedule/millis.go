@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Millis is a time on the Redis server's clock in unix milliseconds: the unit in which the index keeps times.
+// Millis is a time on the Redis server's clock in unix milliseconds, the unit of the index.
 type Millis int64
 
 // Times with a special meaning. AtOnce is before every other time and Never after. Nothing has no place in this order:
@@ -17,8 +17,8 @@ const (
 	NoEvents        = Never         // in place of the time since when events are heard, if none are
 )
 
-// Latest is the last millisecond of the year 9999. A key that runs out later counts as due then, because JSON and Go know no
-// way to write a later time.
+// Latest is the last millisecond of the year 9999. A key that runs out later counts as due then, because JSON and Go
+// cannot write a later time.
 const Latest Millis = 253402300799999
 
 // MillisOf returns the millisecond that t is in.

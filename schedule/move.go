@@ -44,7 +44,7 @@ type MoveResult struct {
 	Err     error       // the outcome is unknown, or the time is over 10 years ahead; see [IsMoving] for one cause
 }
 
-// moveBatch is how many timers are moved in one round trip. Redis runs what comes in one at a stretch, and payloads of the largest size
+// moveBatch bounds the timers moved in one round trip. Redis runs a round trip at a stretch, and the largest payloads
 // take it half a ms each.
 const moveBatch = 8
 

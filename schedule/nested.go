@@ -7,7 +7,7 @@ import (
 // Holds may overlap. A timer is free when none covers it, and of several resumes that may be of it the narrowest
 // namespace decides.
 
-// isNarrower tells whether a namespace decides before another one: it has more parts, or comes first by its name.
+// isNarrower reports whether a namespace decides before another one: it has more parts, or comes first by name.
 func isNarrower(a, b keys.Namespace) bool {
 	parts := func(n keys.Namespace) (given int) {
 		for _, part := range []string{n.App, n.Module, n.Type} {

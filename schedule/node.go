@@ -12,7 +12,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// clockTimeout bounds how long a server is asked for its clock.
+// clockTimeout bounds the question for a server's clock.
 const clockTimeout = time.Second
 
 // Nodes asks Redis for the servers of the schedule and returns the node of each, with its current partitions; a server
@@ -58,8 +58,8 @@ func AskNodes(ctx context.Context, nodes []*Node, within time.Duration, ask func
 	return askAll(ctx, nodes, within, ask)
 }
 
-// setPartitions says what is on the server by now. Partitions that came are heard from the present on: what was heard of them
-// before was heard from another server; if not dated, they do not count as heard. It is for one goroutine at a time.
+// setPartitions notes the partitions on the server. New ones are heard from now on: their earlier events came from
+// another server; if not dated, they do not count as heard. It is for one goroutine at a time.
 func (n *Node) setPartitions(ctx context.Context, partitions []keys.Partition, dated bool) error {
 	n.mu.Lock()
 	before := n.since
@@ -99,7 +99,7 @@ func (n *Node) setPartitions(ctx context.Context, partitions []keys.Partition, d
 	return err
 }
 
-// TakeNew returns how many partitions have come to the node since the last call.
+// TakeNew returns the number of partitions that have come to the node since the last call.
 func (n *Node) TakeNew() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -119,7 +119,8 @@ func (n *Node) Server() *redis.Client { return n.server }
 
 func (n *Node) client() *redis.Client { return n.server }
 
-// Check returns an error unless the server answers and takes writes and, in a cluster, the cluster works. It changes nothing.
+// Check returns an error unless the server answers and takes writes and, in a cluster, the cluster works. It changes
+// nothing.
 func (n *Node) Check(ctx context.Context) error {
 	if err := n.schedule.topology.check(ctx, n.server); err != nil {
 		return err
@@ -133,7 +134,7 @@ func (n *Node) Check(ctx context.Context) error {
 	return err
 }
 
-// Owns tells whether the partition is on the node.
+// Owns reports whether the partition is on the node.
 func (n *Node) Owns(p keys.Partition) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -141,8 +142,8 @@ func (n *Node) Owns(p keys.Partition) bool {
 	return ok
 }
 
-// ClaimedChannel returns the channel on which is told what was claimed from the node's partitions: the same for all timerds that
-// know the same of the cluster.
+// ClaimedChannel returns the channel of messages about claims from the node's partitions: the same for all timerds with
+// the same view of the cluster.
 func (n *Node) ClaimedChannel() string { return keys.ClaimedChannel(n.claimsPartition()) }
 
 // claimsPartition returns the partition of that channel, which is one of the node's if it has any.
@@ -193,8 +194,8 @@ func (n *Node) ReadClock(server, sent, received time.Time) {
 // TakeClockSteps returns the steps of the server's clock since it was called last, the latest ten of them.
 func (n *Node) TakeClockSteps() []ClockStep { return n.clock.takeSteps() }
 
-// Until returns how long it is until the server's clock shows a time: negative if it has passed, 0 before any reading of
-// the clock.
+// Until returns the time until the server's clock shows at: negative if it has passed, 0 before any reading of the
+// clock.
 func (n *Node) Until(at Millis) time.Duration { return n.clock.until(at) }
 
 // Now returns the time on the server's clock, estimated from its last reading, or AtOnce before the first one.

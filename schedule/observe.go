@@ -12,7 +12,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// HintKind says what a keyspace event hints at.
+// HintKind is the kind of change behind a keyspace event.
 type HintKind byte
 
 // The kinds of hint. Only Expired is evidence; for the others the key's state is read again.
@@ -30,12 +30,12 @@ type Hint struct {
 	Key  string
 	// Known restricts the hint to a timer that the schedule has already, because the key is in none of the namespaces.
 	Known bool
-	// Held is how long the hint had to wait because its slot was moving from one server of a cluster to another.
-	// Meanwhile nothing could happen to its timer.
+	// Held is the time for which the hint had to wait while its slot moved between servers of a cluster. Nothing could
+	// happen to its timer meanwhile.
 	Held time.Duration
-	// MayWait allows Observe to leave an expired event for later, if its timer is due in the schedule and its key is
-	// gone, because a claim is about to come. The caller keeps the event until the claim. It gives it again before any
-	// newer hint of its key, or within a second or two, as one that happened when it was left.
+	// MayWait allows Observe to leave an expired event for later, if its timer is due in the schedule and its key is gone,
+	// because a claim is about to come. The caller keeps the event until the claim. It gives it again before any newer
+	// hint of its key, or within a second or two, as one that happened when it was left.
 	MayWait bool
 }
 
@@ -54,7 +54,7 @@ func (h Hint) code() string {
 	return code
 }
 
-// Head says when there is something to do in a partition.
+// Head is the next due time of a partition.
 type Head struct {
 	Partition keys.Partition
 	Due       Millis // or AtOnce, or Nothing
@@ -94,14 +94,14 @@ const maxHeld = 50 * time.Second
 // from one server of a cluster to another. The others were.
 type MovingError struct {
 	Hints []Hint // in their order
-	Err   error  // what a server said about one of them
+	Err   error  // a server's answer about one of them
 }
 
 func (e *MovingError) Error() string {
 	return fmt.Sprintf("schedule: observe: the slots of %d keys are moving: %v", len(e.Hints), e.Err)
 }
 
-// Unwrap returns what the server said.
+// Unwrap returns the server's answer.
 func (e *MovingError) Unwrap() error { return e.Err }
 
 // Observe takes hints in, those of a partition in order, up to MaxHints in one call. The hints of one partition are one
@@ -152,11 +152,11 @@ func (n *Node) Observe(ctx context.Context, hints []Hint, heard time.Time) (seen
 	return seen, err
 }
 
-// elsewhereTimeout bounds how long hints of a node wait for the server to which their slots have moved.
+// elsewhereTimeout bounds the wait of a node's hints for the server to which their slots have moved.
 const elsewhereTimeout = time.Second
 
-// observeGroups takes hints in, those of the node with as few calls as possible. It tells which of the groups were for another server,
-// to which their slots have moved: one that is silent delays none of the node's own for long.
+// observeGroups takes hints in, the node's own with as few calls as possible. It returns the groups of another server,
+// to which their slots have moved: a silent one delays none of the node's own for long.
 func (n *Node) observeGroups(ctx context.Context, groups []hintGroup, earliest Millis) (outcomes []observed, elsewhere []bool) {
 	s := n.schedule
 	outcomes, elsewhere = make([]observed, len(groups)), make([]bool, len(groups))
@@ -184,8 +184,9 @@ func (n *Node) observeGroups(ctx context.Context, groups []hintGroup, earliest M
 	return outcomes, elsewhere
 }
 
-// observeTogether takes in the hints of some of the groups on the node's server, as many with each call as it may take. It returns those
-// that the server refused: as their slots are moving, or together with one whose keys somebody has overwritten.
+// observeTogether takes in the hints of some groups on the node's server, as many as possible with each call. It
+// returns the groups that the server refused: their slots are moving, or somebody has overwritten keys of a group
+// beside them.
 func (n *Node) observeTogether(ctx context.Context, groups []hintGroup, some []int, earliest Millis, outcomes []observed) (refused []int) {
 	for len(some) > 0 {
 		args := []any{int64(earliest), nil}
@@ -223,8 +224,8 @@ func (n *Node) observeTogether(ctx context.Context, groups []hintGroup, some []i
 	return refused
 }
 
-// observeEach takes in the hints of some of the groups, those of each with a call of its own, which the server that has the partition
-// refuses before it begins while the slot is moving.
+// observeEach takes in the hints of some groups with a call for each. The partition's server refuses a call before it
+// begins while the slot is moving.
 func (n *Node) observeEach(ctx context.Context, groups []hintGroup, some []int, earliest Millis, outcomes []observed) {
 	calls := make([]Call, len(some))
 	for at, i := range some {
@@ -245,8 +246,8 @@ func (n *Node) observeEach(ctx context.Context, groups []hintGroup, some []int, 
 	}
 }
 
-// appendGroup appends the arguments of the script for the first hints of a group. since is from when on every event of its partition was
-// heard, and held the longest time that hints had to wait.
+// appendGroup appends the arguments of the script for the first hints of a group. since is the time since which every
+// event of its partition was heard, and held the longest wait of the hints.
 func appendGroup(args []any, g hintGroup, since Millis, held time.Duration) ([]any, time.Duration) {
 	hints := g.hints[:min(len(g.hints), MaxHints)]
 	args = append(args, g.partition.Prefix(), int64(since), len(hints))
@@ -263,7 +264,7 @@ type observed struct {
 	looked bool   // at any of them
 	due    Millis // the first of the partition
 	taken  int    // hints
-	left   []int  // the indices of those that were left alone
+	left   []int  // indices of the hints left for later
 	err    error
 }
 

@@ -17,7 +17,7 @@ type Occurrence struct {
 
 	// repetition is nil for a retry: nothing follows it.
 	repetition *repetition
-	// fired are the stretches of the repetition's occurrences that have fired, once it has left something out.
+	// fired are the stretches of fired occurrences, once one was left out.
 	fired stretches
 	// toPlan says that nothing is due: the repetition's first occurrence is to be found.
 	toPlan bool
@@ -26,7 +26,7 @@ type Occurrence struct {
 // Repeats reports whether another occurrence may follow when the firing is settled.
 func (o *Occurrence) Repeats() bool { return o != nil && o.repetition != nil }
 
-// repetition is what the record of an occurrence says of what follows. Times are in unix ms.
+// repetition is the rule of the next occurrences in an occurrence's record. Times are in unix ms.
 type repetition struct {
 	serial             int64  // of the occurrence, and of no other of its key
 	nominal            Millis // when the occurrence was due by the repetition
@@ -47,8 +47,8 @@ func (o *Occurrence) Rule() cron.Repetition {
 // Nominal returns the occurrence's due time by its repetition. Call it only if Repeats returns true.
 func (o *Occurrence) Nominal() Millis { return o.repetition.nominal }
 
-// Options of an occurrence's record: R has the serial of its repetition and the numbers of repetition, in their order, and N the
-// number and the text of the occurrence. A retry has N alone.
+// Options of an occurrence's record: R has the serial of its repetition and the numbers of repetition, in order, and N
+// the number and the text of the occurrence. A retry has N alone.
 const optionRepetition, optionOccurrence = "R", "N"
 
 // readOption takes in an option of the record of an occurrence.
@@ -78,9 +78,9 @@ func occurrenceOption(text string, number int64) string {
 	return ";" + optionOccurrence + "=" + strconv.FormatInt(number, 10) + "," + text
 }
 
-// stretches are what the repetition of a timer has fired without leaving out more than some seconds, the latest first. A
-// clock that was ahead may have come between two of them. Then what is in an earlier one may have fired before its time,
-// and does not fire again. It does not change.
+// stretches are the times of a timer's repetition without an omission of more than some seconds, the latest first. A
+// clock that was ahead may have come between two of them. Occurrences in an earlier one may have fired before their
+// time, and do not fire again. It does not change.
 type stretches struct {
 	from Millis // the occurrence before the earliest of them
 	all  []stretch

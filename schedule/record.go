@@ -12,7 +12,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Status says whether a timer has its payload.
+// Status reports whether a timer has its payload.
 type Status uint8
 
 // The states of a payload.
@@ -22,7 +22,7 @@ const (
 	PayloadTooLarge        // over the payload limit, so not kept
 )
 
-// Record is what the index keeps of a timer, as lua/lib/index.lua has it.
+// Record is a timer's entry in the index, as lua/lib/index.lua has it.
 type Record struct {
 	Attempt    int // timerd's own count; 0 for none
 	Status     Status
@@ -136,7 +136,7 @@ func (r *Record) readOption(option string) {
 	}
 }
 
-// traceOptions returns the options of a trace, as they stand before the colon of a record: without a colon or a semicolon.
+// traceOptions returns the options of a trace before the colon of a record: without a colon or a semicolon.
 func traceOptions(parent, state string) string {
 	if parent == "" {
 		return ""

@@ -10,16 +10,16 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// redrawPage is how many firings of a partition one call looks at: some 0.2 ms.
+// redrawPage bounds the firings of a partition in one call: some 0.2 ms.
 const redrawPage = 256
 
-// DrawnAhead reports whether times of a resume at a rate were drawn while the clock was ahead: when the list was read,
-// they were further off than is possible for draws at most ahead in advance, each of which covers at most atOnce.
+// DrawnAhead reports whether times of a resume at a rate were drawn while the clock was ahead: at the reading of the
+// list they were further off than possible for draws at most ahead in advance, each covering at most atOnce.
 func (l *HoldList) DrawnAhead(h *Hold, ahead, atOnce time.Duration) bool {
 	return h.Resume != nil && h.Resume.Kind == ResumeRate && h.next > float64(l.Now.Add(farthest(h, ahead, atOnce)))
 }
 
-// farthest is how far off the next time to be drawn is at most by a clock that is right.
+// farthest is the longest time to the next draw by a correct clock.
 func farthest(h *Hold, ahead, atOnce time.Duration) time.Duration {
 	interval := time.Duration(float64(time.Second) / h.Resume.Rate)
 	return ahead + max(atOnce, interval) + AheadBy

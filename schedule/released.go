@@ -9,11 +9,11 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// MaxRelease is how many held timers one step of a resume releases at most.
+// MaxRelease bounds the held timers released by one step of a resume.
 const MaxRelease = 256
 
-// MaxShift is how many held timers one step of a resume sets again at most, which takes several times as long as
-// releasing them.
+// MaxShift bounds the held timers set again by one step of a resume, which takes several times as long as releasing
+// them.
 const MaxShift = 64
 
 // HeldAt is a position in the held timers of a partition, by due time. The zero HeldAt is the beginning.
@@ -63,7 +63,7 @@ func (l *HoldList) release(ctx context.Context, h *Hold, p keys.Partition, from 
 // Draw is a series of times, at equal intervals, at which timers may fire.
 type Draw struct {
 	first, interval float64 // in ms
-	Left            int     // how many are not used yet
+	Left            int     // unused times
 }
 
 // Last returns the last time that was used; at least one must have been.

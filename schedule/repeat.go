@@ -62,7 +62,8 @@ func (o *Outcome) next() int64 {
 	return current.Number + 1
 }
 
-// takePlans takes what is to be planned out of claimed firings, and adds it to plans. What cannot be planned stays, with its Fault.
+// takePlans moves the repetitions to plan from claimed firings to plans. Those that cannot be planned stay, with their
+// Fault.
 func (s *Schedule) takePlans(firings, plans []Firing) (left, all []Firing) {
 	if !slices.ContainsFunc(firings, isToPlan) {
 		return firings, plans
@@ -84,11 +85,11 @@ func (s *Schedule) takePlans(firings, plans []Firing) (left, all []Firing) {
 
 func isToPlan(f Firing) bool { return f.Occurrence != nil && f.Occurrence.toPlan }
 
-// repeatPerCall and repeatBytesPerCall are how many firings of timers that repeat one call settles at most, and of how many bytes of
-// payload, about, which it copies: a millisecond or two.
+// repeatPerCall and repeatBytesPerCall bound the repeating firings settled by one call, and about the bytes of their
+// payloads, which it copies: a millisecond or two.
 const repeatPerCall, repeatBytesPerCall = 32, 200_000
 
-// settleRepeating settles firings of timers that repeat, and arms what follows them.
+// settleRepeating settles firings of repeating timers, and arms their next occurrences.
 func (s *Schedule) settleRepeating(ctx context.Context, outcomes []Outcome) PartError {
 	steps, dues := make([]cron.Step, len(outcomes)), make([]int64, len(outcomes))
 	args := func(i int) []any {
@@ -107,7 +108,7 @@ func (s *Schedule) settleRepeating(ctx context.Context, outcomes []Outcome) Part
 	})
 }
 
-// tellArmed tells the agenda which occurrence a settlement has armed, and how many it has skipped.
+// tellArmed reports the occurrence that a settlement has armed, and the number that it has skipped, to the agenda.
 func (s *Schedule) tellArmed(f *Firing, due, skipped int64) {
 	if skipped > 0 {
 		s.Agenda.Skipped(skipped)

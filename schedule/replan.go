@@ -13,14 +13,15 @@ import (
 // as the clock was ahead, that it was armed by a clock that was. What would have come between is planned again.
 
 const (
-	// replanPage and replanPerCall are how many one call reads, and plans again: some 0.3 ms, or 2 with payloads of the largest size.
+	// replanPage and replanPerCall bound the occurrences read, and planned again, by one call: some 0.3 ms, or 2 with the
+	// largest payloads.
 	replanPage, replanPerCall = 64, 32
-	// mostReplanned is how many of a partition are looked at in one go.
+	// mostReplanned bounds the occurrences of a partition in one go.
 	mostReplanned = 4096
 )
 
-// replan plans again the occurrences of a partition that were planned while the clock was ahead, and returns how many. It passes
-// over occurrences that are not pending, and begins behind them the next time.
+// replan plans the occurrences of a partition again that were planned while the clock was ahead, and returns their
+// number. It passes over occurrences that are not pending, and begins behind them the next time.
 func (n *Node) replan(ctx context.Context, p keys.Partition) (planned int, err error) {
 	skip := n.replanFrom[p]
 	for looked := 0; looked < mostReplanned; {
@@ -51,7 +52,7 @@ func (n *Node) replan(ctx context.Context, p keys.Partition) (planned int, err e
 	return planned, nil
 }
 
-// foundAhead is what a call has found.
+// foundAhead is the findings of a call.
 type foundAhead struct {
 	now    Millis
 	looked int
@@ -82,7 +83,8 @@ func (s *Schedule) foundAhead(ctx context.Context, p keys.Partition, skip int) (
 	return f, nil
 }
 
-// backDue returns when an occurrence is due by a clock that is back, and what has fired by then; or AtOnce, if it stays where it is.
+// backDue returns the due time of an occurrence by a correct clock, and the stretches fired by then; or AtOnce, if it
+// keeps its time.
 func (s *Schedule) backDue(a armedAhead, now Millis) (Millis, stretches) {
 	o, r := a.occurrence, a.occurrence.repetition
 	moved := a.due < r.nominal || a.due >= r.nominal.Add(cron.MinInterval) // by less it was moved from an id that is taken

@@ -9,18 +9,18 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// restorePage is how many entries of the index one call puts into order, about: few enough to take Redis no longer than a page of an
+// restorePage bounds the entries of the index restored by one call, about: it takes Redis no longer than a page of an
 // audit.
 const restorePage = 100
 
-// Torn is a partition in which timers and their records do not match: somebody has removed keys of the index, or members of them. No
-// step does that.
+// Torn is a partition in which timers and records do not match: somebody has removed keys of the index, or members of
+// them. No step does that.
 type Torn struct {
 	Partition keys.Partition
 	Missing   int64 // members or records, at least
 }
 
-// Restored is what was put into order in a partition.
+// Restored is the repairs in a partition.
 type Restored struct {
 	Timers  int64  // timers and firings that were put back by their records
 	Bare    int64  // those whose record is lost: they fire without a payload, unless an audit finds it in their keys
@@ -38,9 +38,9 @@ func (r *Restored) Add(other Restored) {
 	r.Due = other.Due
 }
 
-// Restore puts timers and firings of a partition back that the index has lost, as far as the other half of it tells of them. A timer
-// whose key is gone is due at once: it may have run out meanwhile. Firings that are put back can be claimed after a lease.
-// It may be repeated, and run by several timerds at once.
+// Restore puts timers and firings of a partition back that one half of the index has lost, from the other half. A timer
+// whose key is gone is due at once: it may have run out meanwhile. Restored firings can be claimed after a lease. It
+// may be repeated, and run by several timerds at once.
 func (n *Node) Restore(ctx context.Context, p keys.Partition, lease time.Duration) (all Restored, err error) {
 	s := n.schedule
 	for _, half := range []string{"data", "due", "firingdata", "firing"} {

@@ -34,7 +34,7 @@ type Retry struct {
 // ErrTooManyRetries says that the limit of retries that wait beside a key's newer timer is reached.
 var ErrTooManyRetries = errors.New("too many retries wait beside a newer timer of this key")
 
-// tooManyRetries is what the script returns then.
+// tooManyRetries is the script's reply in that case.
 const tooManyRetries = -2
 
 // Retry sets a timer again, once per event id however often it is called, until TrimRetried forgets the id. It returns
@@ -56,10 +56,10 @@ func (s *Schedule) Retry(ctx context.Context, r Retry) (due Millis, ok bool, err
 	return Millis(reply), reply >= 0, nil
 }
 
-// trimRetried is how many event ids of a partition one TrimRetried forgets at most.
+// trimRetried bounds the event ids of a partition that one TrimRetried forgets.
 const trimRetried = 1000
 
-// trimTimeout bounds how long one server is waited for.
+// trimTimeout bounds the wait for one server.
 const trimTimeout = 2 * time.Second
 
 // TrimRetried forgets the ids of events whose retry was set longer than age ago, by the clock of their server. Do not

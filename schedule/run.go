@@ -26,7 +26,7 @@ func (c *Call) argsOn(server *redis.Client) []any {
 	return c.Args
 }
 
-// Reply is what a step returned. An element of the wrong type reads as 0 or as empty.
+// Reply is the reply of a step. An element of the wrong type reads as 0 or as empty.
 type Reply []any
 
 // ReadReply returns the reply of a step that returns head elements, and then rows of row elements each; no rows if
@@ -84,8 +84,8 @@ func runOn(ctx context.Context, server *redis.Client, step Script, calls []Call,
 	pipeline(ctx, server, step, calls, unknown, replies)
 }
 
-// pipeline runs those of the calls whose indices are in todo on one server. It returns the indices of those that the
-// server did not run because it does not know the step.
+// pipeline runs the calls with the indices in todo on one server. It returns the indices of calls that the server did
+// not run because it does not know the step.
 func pipeline(ctx context.Context, server *redis.Client, step Script, calls []Call, todo []int, replies []*redis.Cmd) (unknown []int) {
 	pipe := server.Pipeline()
 	for _, i := range todo {

@@ -12,8 +12,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// ParkedCounts is how many timers are parked: because timerd may not read the key, and because NATS does not take the
-// subject.
+// ParkedCounts are the numbers of parked timers: timerd may not read the key, or NATS does not take the subject.
 type ParkedCounts struct{ Rights, Refused int64 }
 
 // Add adds other to c.
@@ -22,21 +21,21 @@ func (c *ParkedCounts) Add(other ParkedCounts) {
 	c.Refused += other.Refused
 }
 
-// DueScan is what a scan for due timers found.
+// DueScan is the result of a scan for due timers.
 type DueScan struct {
 	Pending, Firing int64            // pending timers; firings that are owed or claimed
 	Held            int64            // timers that are due and held
 	Parked          ParkedCounts     // those of them that are parked
-	Heads           []Head           // the partitions with something to claim within the time that was asked for
+	Heads           []Head           // partitions with timers to claim within the given time
 	Leases          []Head           // those of them with firings, and when the first of these can be claimed
 	Moving          []keys.Partition // the partitions whose slots are moving: nothing in them changes meanwhile
-	Torn            []Torn           // the partitions that have lost something, of those that were looked at in full
+	Torn            []Torn           // torn partitions, of those searched in full
 
 	at Millis // when the server looked
 }
 
-// ScanDue looks through all partitions of the node for those with something to claim now or within a time. Tombstones
-// older than a minute and the lease count too: a claim removes them.
+// ScanDue searches all partitions of the node for timers to claim now or within a time. Tombstones older than a minute
+// and the lease count too: a claim removes them.
 func (n *Node) ScanDue(ctx context.Context, within, lease time.Duration) (DueScan, error) {
 	sent := time.Now()
 	found, err := n.schedule.ScanMaster(ctx, n.Master(), within, lease)
@@ -77,24 +76,26 @@ func (ix *Index) ScanMaster(ctx context.Context, m Master, within, lease time.Du
 }
 
 const (
-	// fullEach is in how many sweeps each partition of a cluster is looked at in full once, where otherwise only what is due is.
+	// fullEach is the number of sweeps between two full searches of each partition of a cluster; the others search for due
+	// timers alone.
 	fullEach = 30
-	// sweepChunk is how many partitions of a cluster one call of a sweep asks for: that takes Redis two or three ms.
+	// sweepChunk bounds the partitions of a cluster in one call of a sweep: that takes Redis two or three ms.
 	sweepChunk = 2 * Chunk
 )
 
-// Look is what a sweep looks for.
+// Look is the reach of a sweep.
 type Look struct {
-	Within time.Duration // how far ahead what is due counts
+	Within time.Duration // a timer due within it counts
 	Lease  time.Duration
 	// Every is after what time at most each partition of a cluster is looked at, whatever is known of it: at most a lease.
 	Every time.Duration
 	All   bool // all partitions are looked at, as nothing is known of them
 }
 
-// Sweep is ScanDue for the regular look. In a cluster it asks what the function library has set since it was asked last, and looks for
-// what is due, and for leases that end, in those partitions whose turn it is: all of them where the library cannot tell. Counts, and what
-// is to be removed, are looked for once in so many calls; the counts are of when each was looked at. It is for one goroutine.
+// Sweep is ScanDue for the regular look. In a cluster it asks the function library which timers it has set since the
+// last question, and searches the partitions whose turn it is for due timers and ending leases: all of them if the
+// library cannot answer. Counts, and leftovers to remove, are searched for once in so many calls; each count has the
+// age of its search. It is for one goroutine.
 func (n *Node) Sweep(ctx context.Context, l Look) (DueScan, error) {
 	if !n.schedule.cluster {
 		found, err := n.ScanDue(ctx, l.Within, l.Lease)
@@ -108,7 +109,7 @@ func (n *Node) Sweep(ctx context.Context, l Look) (DueScan, error) {
 		*r = newRound(m.Partitions, l.Every)
 	}
 	r.sweeps++
-	found, told := n.askNoted(ctx) // before it looks: what is set meanwhile is told the next time
+	found, told := n.askNoted(ctx) // before the search: timers set meanwhile come the next time
 	all := first || l.All || !told
 	for i := range r.chunks {
 		c := &r.chunks[i]
@@ -123,17 +124,17 @@ func (n *Node) Sweep(ctx context.Context, l Look) (DueScan, error) {
 		found.Parked.Add(c.counted.Parked)
 	}
 	if len(found.Moving) > 0 {
-		n.schedule.Reload(ctx) // they may be elsewhere by now, of which the master that is asked has not heard
+		n.schedule.Reload(ctx) // they may be elsewhere by now, unknown to this master
 	}
 	return found, nil
 }
 
-// round is how far the sweeps of a node of a cluster have come.
+// round is the progress of the sweeps of a node of a cluster.
 type round struct {
 	partitions []keys.Partition
 	chunks     []roundChunk
 	sweeps     int
-	since      string // what the library said when it was asked last for what it has set, and where that ended
+	since      string // cursor returned by the last timer_noted call
 	noted      int64
 }
 
@@ -142,9 +143,9 @@ type roundChunk struct {
 	partitions []keys.Partition
 	tags       string           // their hash tags, one after the other
 	counted    DueScan          // the counts alone
-	looked     time.Time        // when it was asked for all that is to be claimed, in full or not
+	looked     time.Time        // last search for timers to claim, in full or not
 	moving     []keys.Partition // as it was then
-	torn       bool             // one of them has lost something: they are looked at in full with the next sweep, too
+	torn       bool             // one of them is torn: the next sweep searches them in full too
 }
 
 // newRound begins a round. The chunks have their turns one after the other within a time.
@@ -162,11 +163,12 @@ func newRound(partitions []keys.Partition, every time.Duration) round {
 	return r
 }
 
-// askNoted asks the function library what it has set since it was asked last, and returns whether it can tell.
+// askNoted asks the function library which timers it has set since the last question, and reports whether it can
+// answer.
 func (n *Node) askNoted(ctx context.Context) (found DueScan, told bool) {
 	r := &n.round
 	reply, err := ReadReply(n.server.FCallRO(ctx, "timer_noted", nil, r.since, r.noted, n.ClaimedChannel()), 3, 2)
-	if err != nil { // it is not loaded, or this timerd may not call it; else what follows fails, too
+	if err != nil { // it is not loaded, or this timerd may not call it; otherwise the next call fails too
 		r.since = ""
 		return found, false
 	}
@@ -177,8 +179,8 @@ func (n *Node) askNoted(ctx context.Context) (found DueScan, told bool) {
 	return found, reply.Int(2) == 1
 }
 
-// noteMoved has the function library tell all timerds that something in a partition of a cluster became due at another time. It is for
-// what may be done by a program other than a timerd. Should that fail, they find it as they find what a timerd had set that died.
+// noteMoved makes the function library tell all timerds of a changed due time in a partition of a cluster. It is for
+// changes by programs other than a timerd. If it fails, they find the timer as they find one set by a dead timerd.
 func (s *Schedule) noteMoved(ctx context.Context, p keys.Partition) {
 	if !s.cluster {
 		return
@@ -188,9 +190,9 @@ func (s *Schedule) noteMoved(ctx context.Context, p keys.Partition) {
 	}
 }
 
-// sweepChunk looks at some partitions: in full, or if it is their turn, or for what is due alone.
+// sweepChunk searches some partitions: in full, or if it is their turn, or for due timers alone.
 func (n *Node) sweepChunk(ctx context.Context, c *roundChunk, l Look, full, all bool) (seen DueScan, err error) {
-	// As far ahead as leases reach: which others have claimed was not told here, nor what others have set.
+	// As far ahead as leases reach: claims and sets by others were not announced here.
 	ahead, now := l.Within+l.Lease, time.Now()
 	switch isTurn := now.Sub(c.looked) >= l.Every; {
 	case full:
@@ -216,7 +218,7 @@ func (n *Node) sweepChunk(ctx context.Context, c *roundChunk, l Look, full, all 
 	return seen, err
 }
 
-// scanHeads looks for what is due within a time, and if another one is given for leases that end within that, in ms.
+// scanHeads searches for timers due within a time, and with a second one for leases that end within that, in ms.
 func (n *Node) scanHeads(ctx context.Context, tags string, within time.Duration, leases ...any) (found DueScan, err error) {
 	args := append([]any{tags, within.Milliseconds()}, leases...)
 	reply, err := ReadReply(n.schedule.step("scan_heads").Run(ctx, n.server, nil, args...), 1, 3)
@@ -247,11 +249,11 @@ func (n *Node) DueFor(ctx context.Context, since time.Duration) (Master, error) 
 	return some, err
 }
 
-// tornMark is what a scan returns instead of a due time for a partition that has lost something.
+// tornMark is a scan's reply for a torn partition, in place of a due time.
 const tornMark = -2
 
-// addHeads takes in of each of some partitions when something is to be claimed there, negative if it is not there as a whole, and when
-// the first lease ends, if any does; and of some how much they have lost.
+// addHeads takes rows of partitions: the next due time, negative for a torn partition, the end of the first lease if
+// there is one, and for some the number of lost timers.
 func (d *DueScan) addHeads(rows Reply) {
 	for i := 0; i+2 < len(rows); i += 3 {
 		p, due := keys.Partition(rows.Text(i)), Millis(rows.Int(i+1))

@@ -8,11 +8,11 @@ import (
 // lua/lib/scores.lua.
 type Score float64
 
-// heldScore is what is added to the due time of a held timer for its score: more than any lease, and so that the sum is
-// exact.
+// heldScore is the distance of a held timer's score from its due time: more than any lease, and small enough for an
+// exact sum.
 const heldScore Millis = 1 << 52
 
-// Fractions of a millisecond that tell of a firing that nobody has claimed why it is not to be claimed before a time.
+// Fractions of a millisecond in the score of an unclaimed firing: the reason for its wait.
 const (
 	partFreed   = 0.25 // a resume has released it, or it had a pause before: no hold holds it any more
 	partPaused  = 0.5  // it was given back with a pause

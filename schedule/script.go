@@ -29,11 +29,11 @@ const LibraryName = "timerd"
 // it.
 const limitText = "sets a timer with a payload of up to %d bytes"
 
-// wakeWithin is how far off a timer of a cluster may be for the function library to announce it: there a message goes
-// to every node. What is further off is found by a sweep before it is due, whatever the sweep interval.
+// wakeWithin bounds the distance of a timer that the function library announces in a cluster, where a message goes to
+// every node. A sweep finds others before they are due, whatever the sweep interval.
 const wakeWithin = 2*time.Minute + 10*time.Second
 
-// scripts holds what Redis loads.
+// scripts holds the text that Redis loads.
 type scripts struct {
 	maxPayload int // in bytes
 	rooms      *rooms

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// longestClaim and longestPause bound how long a claim lasts, and a pause: what lies further ahead was written by a
-	// clock that was ahead. Package config allows no longer lease, and package notify makes no longer pause.
+	// longestClaim and longestPause bound a claim and a pause: a clock that was ahead wrote any that lies further ahead.
+	// Package config allows no longer lease, and package notify makes no longer pause.
 	longestClaim, longestPause = 30 * time.Second, time.Minute
-	// setBackPage is how many firings, and how many tombstones, one call changes: some 0.5 ms.
+	// setBackPage bounds the firings, and the tombstones, changed by one call: some 0.5 ms.
 	setBackPage = 256
 )
 
@@ -90,8 +90,8 @@ func (n *Node) setBack(
 	return freed, nil
 }
 
-// setBack shortens claims and pauses in a partition. earlier is by how many ms timers spaced by a resume come earlier;
-// with "" they stay, and firstSpaced is the ms until the first of them fires, or -1.
+// setBack shortens claims and pauses in a partition. earlier is the shift of timers spaced by a resume, in ms; with ""
+// they stay, and firstSpaced is the ms until the first of them fires, or -1.
 func (s *Schedule) setBack(
 	ctx context.Context, p keys.Partition, longest, lease time.Duration, earlier any,
 ) (freed int, firstSpaced int64, err error) {

@@ -111,8 +111,8 @@ func (s *Schedule) Release(ctx context.Context, outcomes []Outcome) error {
 	return nil
 }
 
-// perCall is how many firings one call settles or gives back at most: Lua cannot pass thousands to one command, and Redis does
-// nothing else meanwhile.
+// perCall bounds the firings that one call settles or gives back: Lua cannot pass thousands to one command, and Redis
+// does nothing else meanwhile.
 const perCall = 256
 
 // isDone reads a reply that says no more than that it was done.

@@ -40,8 +40,8 @@ func (s Script) queue(ctx context.Context, pipe redis.Pipeliner, server *redis.C
 	return s.script.EvalSha(ctx, pipe, names, args...)
 }
 
-// bring brings to a server what it said that it does not know: a failover forgets scripts, and so do SCRIPT FLUSH and
-// FUNCTION FLUSH. Where it refuses the library, it gets the script.
+// bring loads a step that a server does not know: a failover forgets scripts, and so do SCRIPT FLUSH and FUNCTION
+// FLUSH. A server that refuses the library gets the script.
 func (s Script) bring(ctx context.Context, server *redis.Client) error {
 	if s.isFunctionOn(server) && s.loaded.load(ctx, server, s.scripts.steps()) == nil {
 		return nil

@@ -34,8 +34,8 @@ type topology interface {
 	partition(key string) keys.Partition
 	// server returns the server that has a partition, as far as is known.
 	server(ctx context.Context, p keys.Partition) (*redis.Client, error)
-	// masters returns all servers that have partitions. What one node of a cluster says may be out of date for some
-	// seconds after a failover.
+	// masters returns all servers with partitions. A node's view of a cluster may be out of date for some seconds after a
+	// failover.
 	masters(ctx context.Context) ([]Master, error)
 	// reload has the places of the partitions read again: a server said that one is elsewhere.
 	reload(ctx context.Context)
@@ -92,7 +92,7 @@ type layout struct {
 	masters []Master
 	said    []redis.ClusterSlot // by the first of them; nil if it did not answer
 	found   time.Time           // when all slots were asked for
-	changed time.Time           // when something was other than before
+	changed time.Time           // last change
 }
 
 const (
@@ -192,8 +192,8 @@ func (c *cluster) check(ctx context.Context, server *redis.Client) error {
 	return err
 }
 
-// Chunk is how many partitions one call looks at, so that none blocks Redis for much longer than a millisecond: an
-// empty one takes 1 µs, any other 4.
+// Chunk bounds the partitions of one call, so that none blocks Redis for much longer than a millisecond: an empty one
+// takes 1 µs, any other 4.
 const Chunk = 256
 
 // RunOver runs a step on all partitions of the master, size of them in one call, with args and then their hash tags.

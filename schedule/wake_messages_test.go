@@ -31,7 +31,7 @@ func (x *index) told(do func()) string {
 }
 
 // The events of what timer_set and a claim do are explained by a message, which every timerd hears.
-func TestWhatIsTold(t *testing.T) {
+func TestWakeMessages(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
 	var due any
@@ -45,7 +45,7 @@ func TestWhatIsTold(t *testing.T) {
 }
 
 // Nothing is told of a key with a contested timer, which an event of the key decides.
-func TestNothingIsToldOfContestedTimers(t *testing.T) {
+func TestNoWakeMessageOfContestedTimers(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
 	x.contest()
@@ -61,7 +61,7 @@ func TestNothingIsToldOfContestedTimers(t *testing.T) {
 }
 
 // Nor is anything if timer_set itself made the older timer a contested one.
-func TestNothingIsToldOfWhatBecomesContested(t *testing.T) {
+func TestNoWakeMessageOfTimersThatBecomeContested(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
 	x.do("SET", k, "v", "PX", brief)
@@ -78,7 +78,7 @@ func TestNothingIsToldOfWhatBecomesContested(t *testing.T) {
 }
 
 // The function library is that of all databases: what knows its own is not in it.
-func TestTheLibraryIsThatOfAllDatabases(t *testing.T) {
+func TestOneLibraryServesAllDatabases(t *testing.T) {
 	t.Parallel()
 	w := newTwins(t)
 	w.both(func(x *index) {
