@@ -15,7 +15,9 @@ type luaFile struct {
 	free     []luaUse        // uses of variables that the file does not declare
 	outlives []luaUse        // what functions set that is of the file or of others: variables, and members of tables
 	longest  int             // lines of the longest function
-	longer   string          // where that one begins
+	// lastDefined is the line of the last function of a room or of steps.
+	lastDefined int
+	longer      string // where that one begins
 }
 
 // luaUse is a use of a name.
@@ -146,6 +148,7 @@ func (p *luaParser) statement() {
 			member := p.want("name").text
 			if p.depth() == 0 {
 				p.defines[name+"."+member] = true
+				p.lastDefined = begin
 			}
 		}
 		p.function(begin)

@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"io/fs"
 	"maps"
 	"os"
@@ -98,6 +99,49 @@ func TestLuaUsesWhatIsDeclared(t *testing.T) {
 	for name := range defined {
 		if !used[name] && !strings.HasPrefix(name, "steps.") {
 			t.Errorf("nobody uses %s", name)
+		}
+	}
+}
+
+// A step begins its call before it uses run, or a room that does: there run is still that of the last call, perhaps of
+// another partition, or nil.
+func TestStepsBeginTheirCalls(t *testing.T) {
+	t.Parallel()
+	files := luaFiles(t)
+	var uses func(name string, asked map[string]bool) bool
+	uses = func(name string, asked map[string]bool) bool {
+		room, _, _ := strings.Cut(name, ".")
+		if room == "run" {
+			return true
+		}
+		f := files["lua/lib/"+room+".lua"]
+		if room == "partition" {
+			f = files["lua/lib/partition_cluster.lua"]
+		}
+		if f == nil || asked[room] || name == "index.begin" || name == "index.open" {
+			return false
+		}
+		asked[room] = true
+		return slices.ContainsFunc(f.members, func(use luaUse) bool { return uses(use.name, asked) })
+	}
+	for name, f := range files {
+		if path.Dir(name) != "lua/steps" {
+			continue
+		}
+		begun, first, before := 0, 0, ""
+		for _, use := range f.members { // in the order of the file
+			switch {
+			case use.name == "index.begin" || use.name == "index.open":
+				begun = cmp.Or(begun, use.line)
+			case use.line >= f.lastDefined && first == 0 && uses(use.name, map[string]bool{}):
+				first, before = use.line, use.name
+			}
+		}
+		needs := slices.ContainsFunc(f.members, func(use luaUse) bool { return uses(use.name, map[string]bool{}) })
+		if needs && begun == 0 {
+			t.Errorf("%s: it uses %s and begins no call", name, before)
+		} else if first != 0 && begun > first {
+			t.Errorf("%s: it begins its call in line %d, after %s in line %d", name, begun, before, first)
 		}
 	}
 }

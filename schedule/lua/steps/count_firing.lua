@@ -9,10 +9,10 @@ claimed counts as owed, or as held if the next claim holds it, and as firing if 
 back though perhaps published. ]]
 
 function steps.count_firing(KEYS, ARGV)
-  local page = redis.call('ZSCAN', run.firing, ARGV[1], 'COUNT', ARGV[2])
-  local refs = page[2]
   index.open(KEYS[1])
   tally.begin()
+  local page = redis.call('ZSCAN', run.firing, ARGV[1], 'COUNT', ARGV[2])
+  local refs = page[2]
   local _, is_held = holds.read(redis.call('HGET', run.data, ':h:') or nil)
 
   -- states.of returns the state of a firing.

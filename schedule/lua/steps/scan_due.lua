@@ -24,7 +24,8 @@ local function lost(prefix, pending, firing)
 end
 
 function steps.scan_due(KEYS, ARGV)
-  local now = clock.read()
+  index.begin()
+  local now = run.now
   local horizon, old = now + tonumber(ARGV[1]), now - clock.REMEMBER - tonumber(ARGV[2])
   local total, firings, asides, refusals, held, out = 0, 0, 0, 0, 0, { now, 0, 0, 0, 0, 0 }
 
