@@ -43,7 +43,8 @@ var errSilent = errors.New("JetStream sends no heartbeats")
 //
 // It speaks JetStream's pull protocol itself, because the iterators of package jetstream fetch ahead. After a
 // reconnect, even one that is limited to one message asks for another before that is wanted, or for none until it
-// misses a heartbeat.
+// misses a heartbeat. A Fetch of one message for each handler stalls likewise: the first event after a restart of the
+// server came 9.9 s late, or 0.9 s with a heartbeat of 500 ms for each idle handler.
 type source struct {
 	conn    *nats.Conn
 	subject string // to ask on

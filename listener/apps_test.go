@@ -86,7 +86,7 @@ func TestFollowsFewAppsOutsideTheNamespaces(t *testing.T) {
 		t.Errorf("%s is not followed, but its deletion was noticed: %v", key(16), err)
 	}
 
-	// Some are forgotten: others get their places, and no longer counts what was not followed.
+	// Some are forgotten: others take their places, and the unfollowed ones no longer count.
 	for i := range 8 {
 		rdb.ZRem(t.Context(), keys.Single.Known(), fmt.Sprint("app", i))
 	}

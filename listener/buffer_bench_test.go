@@ -8,7 +8,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// BenchmarkHints takes a hundred hints in and out again, as the events of timers are that are set, run out and are claimed.
+// BenchmarkHints takes a hundred hints in and out again: those of timers that are set, run out and are claimed.
 func BenchmarkHints(b *testing.B) {
 	const batch = 100
 	names := make([]string, batch)

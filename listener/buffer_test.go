@@ -29,7 +29,7 @@ func describe(h schedule.Hint) string {
 	return fmt.Sprintf("%q %s", h.Kind, h.Key)
 }
 
-// addAll adds hints that are given as describe writes them. A key that is "claimed" or "set" is one that a message explains.
+// addAll adds hints in the form of describe. A key "claimed" or "set" is explained by a message.
 func (b *buffer) addAll(t *testing.T, hints ...string) {
 	t.Helper()
 	for _, h := range hints {
@@ -94,7 +94,7 @@ func TestHintsHaveABound(t *testing.T) {
 	}
 }
 
-// nothing waits for a second in which no hints are to come.
+// nothing waits for a second without hints.
 func (b *buffer) nothing(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -158,7 +158,7 @@ func TestLateHintsKeepTheirAge(t *testing.T) {
 	}
 }
 
-// Hints whose slots are moving are tried again after a pause, and say how long they have been put off. There is a bound.
+// Hints whose slots are moving are tried again after a pause, with the length of the delay. Their number is bounded.
 func TestHintsArePutOff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -90,7 +90,7 @@ func TestHintsWaitForTheClaim(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name         string
-		asked, since []string // what comes while the schedule is asked, and afterwards
+		asked, since []string // hints during the call of the schedule, and after it
 		overtaken    string
 		want         string
 	}{
@@ -180,7 +180,7 @@ func TestHintsDoNotWaitForEver(t *testing.T) {
 	})
 }
 
-// At the end of a backlog newer hints are not held up by those that waited.
+// At the end of a backlog the waiting hints do not delay newer ones.
 func TestHintsThatWaitedAreReleasedBitByBit(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -106,8 +106,8 @@ func TestClusterSetsAreNotAskedAbout(t *testing.T) {
 	}
 }
 
-// Where several hear a master of a cluster, they are told of each partition from which was claimed when something is to be claimed there
-// next: a due time, the end of a lease after a claim in full, or that nothing is.
+// Where several hear a master of a cluster, they learn of each claimed partition when to claim there next: at a due
+// time, at the end of a lease after a claim in full, or not at all.
 func TestClusterClaimsSayWhatIsNext(t *testing.T) {
 	t.Parallel()
 	cluster := testenv.Cluster(t, 1, false)
@@ -178,7 +178,7 @@ func TestClusterClaimsSayWhatIsNext(t *testing.T) {
 	}, "both to be told")
 }
 
-// What is told of a key explains nothing of a key of the same name in another database of the server.
+// A claim of a key does not explain events of the same key in another database of the server.
 func TestAnotherDatabaseExplainsNothing(t *testing.T) {
 	t.Parallel()
 	const key = "a:b:c:1"
@@ -232,7 +232,7 @@ func TestAnotherDatabaseExplainsNothing(t *testing.T) {
 		"both timers to be in the schedule")
 }
 
-// claimAll claims what is due, and returns how much that was.
+// claimAll claims all due timers, and returns their number.
 func claimAll(t *testing.T, node *schedule.Node) (n int) {
 	t.Helper()
 	for {

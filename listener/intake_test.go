@@ -13,7 +13,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// newIntake returns what hands hints to an observer.
+// newIntake returns an intake that hands hints to an observer.
 func newIntake(o Observer) *intake {
 	return &intake{
 		observer: o, hints: newBuffer(), health: newHealth(), log: slog.Default(),
@@ -35,7 +35,7 @@ func (i *intake) start(t *testing.T) (end func()) {
 	}
 }
 
-// slowNode is an Observer that tells what it gets, after some time.
+// slowNode is an Observer that passes its hints on, after some time.
 type slowNode struct {
 	got   chan string
 	delay time.Duration
@@ -126,7 +126,7 @@ func TestHintsUnderWayAtTheEnd(t *testing.T) {
 	}
 }
 
-// leavingNode is an Observer that leaves alone what may wait. Something happens to the keys meanwhile.
+// leavingNode is an Observer that leaves alone the hints that may wait. Their keys change meanwhile.
 type leavingNode struct {
 	slowNode
 	happens func()

@@ -33,8 +33,8 @@ func TestFollowsEvents(t *testing.T) {
 	}
 }
 
-// A session that comes back reads events at once, however long it takes to read which apps are known: a busy master of a cluster answers
-// hundreds of calls one after the other.
+// A session that comes back reads events at once, however long the reading of the known apps takes: a busy master of a
+// cluster answers hundreds of calls one after the other.
 func TestReadsBeforeTheAppsAreKnown(t *testing.T) {
 	t.Parallel()
 	rdb := testenv.Redis(t).Client()

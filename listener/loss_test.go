@@ -202,7 +202,7 @@ func TestSubscribesAtOnceEachTime(t *testing.T) {
 	}
 }
 
-// As long as a black hole lasts nobody may think that events flow, and what it held back may never come.
+// During a black hole events count as missing, also those that it held back.
 func TestNoticesABlackHole(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
@@ -254,7 +254,7 @@ func infoField(info, name string) string {
 	return value
 }
 
-// A pause of writes delays events, and loses none: the session goes on, and hears what comes at the end of the pause.
+// A pause of writes delays events, and loses none: the session goes on, and hears the delayed ones.
 func TestPausesOfWrites(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -304,7 +304,7 @@ func commandCalls(t testing.TB, rdb *redis.Client, name string) (calls int) {
 	return calls
 }
 
-// A canary whose slot moves to another master is replaced by one in another slot: the subscription is as good as before.
+// A canary whose slot moves to another master is replaced by one in another slot, and the subscription goes on.
 func TestClusterCanaryMoves(t *testing.T) {
 	t.Parallel()
 	cluster := testenv.Cluster(t, 2, false)

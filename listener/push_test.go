@@ -22,7 +22,7 @@ type stream struct {
 
 func (s stream) Read(p []byte) (int, error) { return s.r.Read(p) }
 
-// byteByByte reads one byte at a time, but in the midst of a long run of one letter, which would take a megabyte of them.
+// byteByByte reads one byte at a time, except in the midst of a long run of one letter, which would take a megabyte.
 type byteByByte struct{ r *bufio.Reader }
 
 func (b byteByByte) Read(p []byte) (int, error) {
@@ -90,7 +90,7 @@ func TestPushConn(t *testing.T) {
 	}
 }
 
-// What takes a message can end the connection; so does what is no RESP.
+// A message's receiver can end the connection; so does anything but RESP.
 func TestPushConnEnds(t *testing.T) {
 	t.Parallel()
 	enough := errors.New("enough")
@@ -123,7 +123,7 @@ func FuzzParseFrame(f *testing.F) {
 		case size == 0 || cut < 0 || cut >= size:
 			return
 		}
-		// Less than the whole of it is not complete, and what follows it does not matter.
+		// A part of it is not complete, and the bytes after it do not matter.
 		if n, _, _, _ := parseFrame(b[:cut]); n != 0 {
 			t.Errorf("the first %d of %d bytes are a frame of %d", cut, size, n)
 		}

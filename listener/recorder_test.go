@@ -17,7 +17,7 @@ import (
 
 const bound = time.Minute
 
-// recorder is a running listener and what it reported.
+// recorder is a running listener with its reports.
 type recorder struct {
 	*listener.Listener
 	t   testing.TB
@@ -60,7 +60,7 @@ func (claims) Wake(keys.Partition, schedule.Millis) {}
 
 func (c claims) Claimed(p keys.Partition, at, next schedule.Millis) { c(p, at, next) }
 
-// askedNode is a node that notes what it is asked about.
+// askedNode is a node that records its hints.
 type askedNode struct {
 	*schedule.Node
 	r *recorder
@@ -84,8 +84,8 @@ func (n askedNode) Apps(ctx context.Context) ([]string, error) {
 	return n.Node.Apps(ctx)
 }
 
-// listen starts a listener that uses the client conn, on the server of rdb. It is patient, because whoever subscribes again
-// misses something.
+// listen starts a listener that uses the client conn, on the server of rdb. It is patient, because each new
+// subscription misses events.
 func listen(t testing.TB, rdb, conn *redis.Client, namespaces string, configure ...func(*listener.Listener)) *recorder {
 	t.Helper()
 	return listenTo(t, schedule.New(rdb, schedule.DefaultMaxPayload), rdb, conn, namespaces, configure...)
@@ -131,7 +131,7 @@ func (r *recorder) note(f func()) {
 	f()
 }
 
-// eventually waits for a condition on what was reported.
+// eventually waits for a condition on the reports.
 func (r *recorder) eventually(what string, cond func() bool) {
 	r.t.Helper()
 	testenv.Eventually(r.t, bound, func() error {

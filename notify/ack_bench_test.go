@@ -22,13 +22,13 @@ import (
 
 const ackWindow = 4096
 
-// BenchmarkAcks measures what it costs to publish an event and to take its acknowledgement, with 4,096 events in
-// flight, on a server in the same process:
+// BenchmarkAcks measures the cost of publishing an event and taking its acknowledgement, with 4,096 events in flight, on
+// a server in the same process:
 //
 //   - own: the whole Publisher, with leases, tries and settling.
 //   - PublishMsgAsync: package jetstream's futures with its handlers of acknowledgements and errors, and nothing else.
 //
-// cpu-µs/op is the processor time of both sides. B/held is how much memory an event takes that is not acknowledged yet.
+// cpu-µs/op is the processor time of both sides. B/held is the memory of an event without an acknowledgement.
 func BenchmarkAcks(b *testing.B) {
 	for name, newPublish := range map[string]func(*testing.B, *nats.Conn) func([]schedule.Firing){
 		"own": ownPublish, "PublishMsgAsync": asyncPublish,

@@ -33,8 +33,8 @@ func TestPayloadAttemptOff(t *testing.T) {
 	}
 }
 
-// Whether a payload's attempt counts is a matter of settings, and the id of a firing is made of it. Settings that change
-// between two tries of one firing do not make two events of it.
+// Settings decide whether a payload's attempt counts, and the id of a firing contains it. Settings that change between
+// two tries of one firing do not make two events of it.
 func TestOneFiringUnderOtherSettings(t *testing.T) {
 	t.Parallel()
 	server := testenv.NATS(t)

@@ -6,8 +6,8 @@ import (
 	"github.com/timerd-io/timerd/internal/lanes"
 )
 
-// TakeForSlow has the Publisher publish all that gathers in batches, as long as it stays connected, also right after a batch
-// has failed.
+// TakeForSlow makes the Publisher publish all gathered events in batches, as long as it stays connected, also right
+// after a failed batch.
 func (p *Publisher) TakeForSlow() {
 	g := p.flight.group
 	g.mu.Lock()

@@ -101,7 +101,8 @@ func TestSubjectIsBlamedForItself(t *testing.T) {
 	}
 }
 
-// A second answer to an event blames its own subject for no other event, and neither does one that is still being taken in.
+// Neither a second answer to an event, nor one still being taken in, makes the timeout of another event blame their
+// subject.
 func TestAnswersBlameNoneOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	p, f := newTestFlight(t)
@@ -124,7 +125,7 @@ func TestAnswersBlameNoneOfTheirOwn(t *testing.T) {
 	}
 }
 
-// What waits to be published on a subject that turns out to be denied is given back without being published.
+// A delivery waiting on a subject that turns out to be denied is given back without being published.
 func TestDeniedSubjectIsGivenBack(t *testing.T) {
 	t.Parallel()
 	p, f := newTestFlight(t)
@@ -150,8 +151,8 @@ func TestDeniedSubjectIsGivenBack(t *testing.T) {
 	}
 }
 
-// What gathers for a batch on a subject that turns out to be denied, and then to work all the same, has two places in it. It is
-// published by one of them at most in a batch.
+// A gathered delivery on a subject that is denied and then works has two places in the gathering. At most one of them
+// is published in a batch.
 func TestDeniedAmongGathered(t *testing.T) {
 	t.Parallel()
 	p, f := newTestFlight(t)
@@ -278,7 +279,7 @@ func TestDeniedSubjectFails(t *testing.T) {
 	}
 }
 
-// What fails is published again as long as its lease lasts and NATS takes events, and then given back.
+// A failed delivery is published again as long as its lease lasts and NATS takes events, and then given back.
 func TestInspectPublishesAgainOrGivesBack(t *testing.T) {
 	t.Parallel()
 	p, f := newTestFlight(t)
@@ -305,7 +306,7 @@ func TestInspectPublishesAgainOrGivesBack(t *testing.T) {
 	}
 }
 
-// At most a few events on subjects that fail are looked for at once; each counts until it is known whether it is stored.
+// At most a few events on failing subjects are looked for at once; each counts until its result.
 func TestFewLooksOnSubjectsThatFail(t *testing.T) {
 	t.Parallel()
 	p, _ := newTestFlight(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// A batch that does not fit a stream's limit is refused as a whole. As many of its events as fit are stored then, and the others once
-// there is room.
+// A batch that does not fit a stream's limit is refused as a whole. As many of its events as fit are stored then, and
+// the others once there is room.
 func TestFullStreamAmongBatches(t *testing.T) {
 	t.Parallel()
 	nats := testenv.NATS(t)
@@ -43,8 +43,8 @@ func TestFullStreamAmongBatches(t *testing.T) {
 	}
 }
 
-// A server that takes small batches gets such, one that takes none gets events by themselves, and none is lost with a batch that it
-// has given up.
+// A server that takes small batches gets small ones, one that takes none gets lone events, and no event is lost with a
+// batch that the server has given up.
 func TestLimitsOfBatches(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -78,7 +78,7 @@ func TestLimitsOfBatches(t *testing.T) {
 	}
 }
 
-// Where others have all the batches that the server takes at once, events go by themselves, and in batches again after that.
+// While others have all the batches that the server takes at once, events go alone, and in batches again after that.
 func TestTooManyBatches(t *testing.T) {
 	t.Parallel()
 	nats := testenv.NATS(t, func(o *server.Options) {
@@ -120,7 +120,7 @@ func TestTooManyBatches(t *testing.T) {
 	}, "batches again")
 }
 
-// unsettled returns those of some firings that are not settled, as who claims them after the death of the first claimer.
+// unsettled returns the firings that are not settled, as a second timerd claims them.
 func (r *running) unsettled(all []schedule.Firing) (left []schedule.Firing) {
 	r.settler.mu.Lock()
 	defer r.settler.mu.Unlock()
@@ -133,7 +133,8 @@ func (r *running) unsettled(all []schedule.Firing) (left []schedule.Firing) {
 	return left
 }
 
-// What a timerd leaves that dies among batches, whole ones, halves and such without an answer, another one publishes: each is stored once.
+// A timerd dies among batches: whole, half and unanswered ones. Another one publishes the rest, and each event is
+// stored once.
 func TestPublisherDiesAmongBatches(t *testing.T) {
 	t.Parallel()
 	nats := testenv.NATS(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// gathering starts a publisher that publishes batches, once it knows that the stream takes them, and has published one firing,
-// which it returns.
+// gathering starts a publisher that publishes batches, once it knows that the stream takes them. It returns the one
+// firing that is published by then.
 func gathering(t *testing.T, nats natsServer, url string, configure func(*notify.Publisher)) (*running, schedule.Firing) {
 	t.Helper()
 	r := start(t, nats, url, nil, func(p *notify.Publisher) {
@@ -50,7 +50,7 @@ func batched(t *testing.T, js jetstream.JetStream, n int) (messages, batches int
 	return messages, len(seen)
 }
 
-// What is published in batches is stored and settled once each, under the same ids.
+// Events published in batches are stored and settled once each, under the same ids.
 func TestBatches(t *testing.T) {
 	t.Parallel()
 	nats := testenv.NATS(t)
@@ -98,7 +98,8 @@ func TestStreamWithoutBatches(t *testing.T) {
 	checkStream(t, testenv.Collect(t, r.js, "TIMERS"), slices.Concat(all, more))
 }
 
-// A batch with an event that the stream has, or one that is too large, is refused as a whole. Its events are then published alone.
+// A batch with an event that the stream has, or with one too large, is refused as a whole. Its events are then
+// published alone.
 func TestRefusedBatches(t *testing.T) {
 	t.Parallel()
 	const large = 20_000

@@ -52,7 +52,7 @@ func (r *running) deadLetters(t *testing.T, n int) map[string]event.Event {
 	return letters
 }
 
-// What was claimed by more than its limit after its due time does not fire; at the limit it does.
+// A firing claimed later than its limit does not fire; at the limit it does.
 func TestTooLateToFire(t *testing.T) {
 	t.Parallel()
 	nats := testenv.NATS(t)
@@ -85,7 +85,7 @@ func TestTooLateToFire(t *testing.T) {
 	add(dead, maybe, "a", above, most(limit), true)
 	add(dead, maybe, "a", above, drop(limit), true)
 	add(fires, "", "a", 48*time.Hour, policy.Limit{Given: true}, false)
-	// Those that say nothing go by the rules, and what they say wins.
+	// A firing without a limit has that of the rules; its own limit wins.
 	add(dead, reason, "pay", above, policy.Limit{}, false)
 	add(fires, "", "pay", limit, policy.Limit{}, false)
 	add(fires, "", "pay", above, policy.Limit{Given: true}, false)
@@ -135,8 +135,8 @@ func TestTooLateToFire(t *testing.T) {
 	}
 }
 
-// A claim whose lease ran out may have been published, and so may one that was given back without a clear answer; what was
-// given back untried was not.
+// A claim whose lease ran out may have been published, and so may one given back without a clear answer; one given back
+// untried was not.
 func TestLateAndPerhapsPublished(t *testing.T) {
 	t.Parallel()
 	p, nats := testenv.NewSchedule(t), testenv.NATS(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/timerd-io/timerd/notify"
 )
 
-// rollBack has a NATS server lose what it stores in do, as a power cut may.
+// rollBack makes a NATS server lose the messages stored in do, as a power cut may.
 func rollBack(t *testing.T, server *testenv.NATSServer, do func()) {
 	t.Helper()
 	saved := t.TempDir()

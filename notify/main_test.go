@@ -35,7 +35,8 @@ func TestMain(m *testing.M) {
 	testenv.Main(m)
 }
 
-// natsProcesses are nats-servers that are processes, so that they can be killed. They sync each message. Several keep streams together.
+// natsProcesses are nats-servers in processes of their own, so that they can be killed. They sync each message. Several
+// keep streams together.
 type natsProcesses struct {
 	t       *testing.T
 	files   []string // of their configurations

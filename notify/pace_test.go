@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// measured returns a pace that has seen n events published one by one, each of which the server takes so long for, and whose
-// answers come so long after; as many as that are with the server at once.
+// measured returns a pace after n lone events, with out at once with the server. The server takes each for each event,
+// and its answers take far.
 func measured(p pace, n, out int, each, far time.Duration, now time.Time) pace {
 	for i := range n {
 		ahead := i % out
@@ -42,7 +42,7 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// Where batches turn out to be no quicker there are none for a while; one that stalled says nothing, once others did not.
+// If batches prove to be no quicker there are none for a while; one that stalled proves nothing, once others did not.
 func TestPaceLearnsFromBatches(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -97,7 +97,7 @@ func TestPaceBoundsWhatIsSentAlone(t *testing.T) {
 		t.Errorf("%d more may be sent while 100 are with the server", got)
 	}
 	slow := pace{known: true, perEvent: time.Hour}
-	if slow.room(0) != sample || slow.room(sample) != 0 { // of which it can be learned that it no longer does
+	if slow.room(0) != sample || slow.room(sample) != 0 { // enough to learn that it no longer is
 		t.Errorf("with a server that takes an hour there is room for %d, and then %d", slow.room(0), slow.room(sample))
 	}
 	if first := (&pace{}); first.room(0) != 1 || first.room(1) != 0 {
@@ -105,7 +105,7 @@ func TestPaceBoundsWhatIsSentAlone(t *testing.T) {
 	}
 }
 
-// A machine that stalls makes events look slow for a moment only; on a slow disk the measure is repeated ever more seldom.
+// A machine that stalls makes events look slow for a moment only; on a slow disk they are measured ever more seldom.
 func TestPaceMeasuresAgain(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

@@ -10,8 +10,8 @@ import (
 	"github.com/timerd-io/timerd/notify"
 )
 
-// On a full disk NATS answers no event and everything else, and keeps on doing so once there is space. The publisher holds
-// events back and has the server's reason, until a restart; the log tells once of the firings that are given back.
+// On a full disk NATS answers everything but events, and keeps doing so once there is space. The publisher holds events
+// back and has the server's reason, until a restart; one log line reports the firings given back.
 func TestFullDiskHoldsFiringsBack(t *testing.T) {
 	t.Parallel()
 	nats := testenv.NATS(t)

@@ -132,8 +132,8 @@ func TestLostAcknowledgementsDoubleNothing(t *testing.T) {
 	ofDelay(t, 500*time.Millisecond, func(delay time.Duration) bool { return loseAcknowledgements(t, delay) })
 }
 
-// loseAcknowledgements breaks the connection while acknowledgements are on their way, for as long as the delay. It returns
-// whether none came before.
+// loseAcknowledgements breaks the connection while acknowledgements are on their way, for the delay. It reports whether
+// none came before.
 func loseAcknowledgements(t *testing.T, delay time.Duration) bool {
 	t.Helper()
 	nats := testenv.NATS(t)
@@ -401,7 +401,7 @@ func TestStrangersRepliesAreIgnored(t *testing.T) {
 	for _, answer := range []string{"ok", "{}", `{"stream":""}`, "", `{"stream":1,"seq":2}`, `null`} {
 		_, err := stranger.Subscribe("timers.fired.>", func(m *natsgo.Msg) {
 			if m.Reply == "" {
-				return // it is of a batch, of which the last message alone asks for an answer
+				return // in a batch only the last message asks for an answer
 			}
 			if err := m.Respond([]byte(answer)); err != nil {
 				t.Errorf("responding: %v", err)
@@ -423,7 +423,8 @@ func TestStrangersRepliesAreIgnored(t *testing.T) {
 	}
 }
 
-// A server without room refuses events, and nothing else tells. The reason stands until one is stored, and is logged once.
+// A server without room refuses events, and shows it nowhere else. The reason stands until one is stored, and is logged
+// once.
 func TestFullServerHoldsFiringsBack(t *testing.T) {
 	t.Parallel()
 	const room = 1 << 20

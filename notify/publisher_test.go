@@ -306,7 +306,7 @@ func TestSettlingIsTriedUntilItWorks(t *testing.T) {
 	checkStream(t, collector, all)
 	testenv.Eventually(t, patience, func() bool { _, _, calls := r.settler.counts(); return calls >= 3 }, "several tries")
 
-	// The window is full of what is not settled, so nothing more is to be claimed.
+	// The window is full of unsettled firings, so no more may be claimed.
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	if err := r.Wait(ctx, ""); !errors.Is(err, context.DeadlineExceeded) {

@@ -14,7 +14,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// settlerRecorder is a Settler that keeps what it is told, and fails on demand.
+// settlerRecorder is a Settler that keeps its calls, and fails on demand.
 type settlerRecorder struct {
 	mu       sync.Mutex
 	settled  map[string]int // refs

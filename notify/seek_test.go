@@ -17,7 +17,7 @@ import (
 // shortWindow makes a publisher content with a stream that forgets ids almost at once.
 func shortWindow(p *notify.Publisher) { p.Streams.MinDuplicates = time.Millisecond }
 
-// forgetIDs shortens the stream's duplicate window and returns once the ids of what is stored are forgotten.
+// forgetIDs shortens the stream's duplicate window and returns once the ids of stored events are forgotten.
 func forgetIDs(t *testing.T, js jetstream.JetStream) {
 	t.Helper()
 	stream, err := js.Stream(t.Context(), "TIMERS")
@@ -32,7 +32,7 @@ func forgetIDs(t *testing.T, js jetstream.JetStream) {
 			t.Fatal(err)
 		}
 	}
-	// Ids are forgotten in the order in which they came.
+	// Ids are forgotten in their order.
 	testenv.Eventually(t, patience, func() error {
 		ack, err := js.Publish(t.Context(), "timers.fired.other.probe.x", nil, jetstream.WithMsgID("probe"))
 		if err == nil && (ack.Duplicate || ack.Sequence <= stream.CachedInfo().State.LastSeq+1) {
@@ -105,7 +105,7 @@ func TestGivenBackFiringsAreFoundBeyondTheWindow(t *testing.T) {
 	collector.Stays(20, 50*time.Millisecond)
 }
 
-// What the stream does not tell is published.
+// A firing is published if the stream cannot be searched.
 func TestFiringsThatCannotBeLookedForArePublished(t *testing.T) {
 	t.Parallel()
 	nats := testenv.NATS(t, func(o *server.Options) {

@@ -27,7 +27,7 @@ func TestLargePayloadsAreSettledFewAtATime(t *testing.T) {
 	}
 }
 
-// twoServers is a Settler with partitions on two servers, a and b, each of which may be silent.
+// twoServers is a Settler with partitions on two servers, a and b. Each may be silent.
 type twoServers struct {
 	mu     sync.Mutex
 	silent map[string]bool
@@ -143,7 +143,7 @@ func TestASilentServerHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// What a failover takes from a server that is silent is settled on the one that has it then.
+// After a failover the firings of a silent server are settled on its successor.
 func TestSettledWhereTheSlotIs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

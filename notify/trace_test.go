@@ -9,7 +9,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// An event has the trace that was set with its timer, or that of its payload, also as headers. Those are of no other event.
+// An event has the trace set with its timer, or that of its payload, also as headers. No other event gets these.
 func TestEventsHaveTheirTraces(t *testing.T) {
 	t.Parallel()
 	const one, other = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"

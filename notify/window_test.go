@@ -23,7 +23,7 @@ func (w *window) inFlight() int {
 	return n
 }
 
-// What waits to be settled fills the window of its own server alone.
+// Firings that wait to be settled fill the window of their own server alone.
 func TestWindowOfEachServer(t *testing.T) {
 	t.Parallel()
 	w := newTestWindow(10, 1)

@@ -14,8 +14,8 @@ type master struct{ *bench }
 
 func (master) Name() string { return "127.0.0.1:1" }
 
-// A lease that a sweep has found is looked for once it is over, whatever else was due in the partition until then, and once only. After
-// a claim in full the next one looks too.
+// A lease found by a sweep is looked for once, at its end, whatever else is due in the partition before. After a claim
+// in full the next one looks too.
 func TestLeasesOfSweeps(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, _ func(func(context.Context)) func()) {
@@ -46,8 +46,8 @@ func TestLeasesOfSweeps(t *testing.T) {
 	})
 }
 
-// A timerd that is not the first does not look for what others have claimed, but for what is left there, and for what it has another
-// reason to look for. The first relies on nobody.
+// A timerd that is not the first leaves timers claimed by others alone. It looks for the rest, and where it has another
+// reason to. The first relies on nobody.
 func TestClaimsOfOthers(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, _ func(func(context.Context)) func()) {
@@ -67,7 +67,7 @@ func TestClaimsOfOthers(t *testing.T) {
 			before func(a *agenda)
 			at     time.Duration // of the claim, from 5 ms after the timer was due
 			next   time.Duration // likewise; 0 for nothing
-			want   time.Duration // until the next claim of its own, without what a standby waits
+			want   time.Duration // until its own next claim, without a standby's delay
 		}{
 			"nothing is left":                    {1, nil, -5 * time.Millisecond, 0, longestSleep - standbyStep},
 			"another is due later":               {1, nil, -time.Millisecond, 8 * time.Second, 8 * time.Second},
@@ -102,8 +102,8 @@ func TestClaimsOfOthers(t *testing.T) {
 	})
 }
 
-// A passive timerd of a cluster claims what it has set itself unless others do, and what it finds due in two looks, however many sweeps
-// tell of other partitions meanwhile.
+// A passive timerd of a cluster claims its own timers unless others do, and timers found due in two looks, however many
+// sweeps find other partitions meanwhile.
 func TestPassiveInACluster(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, _ func(func(context.Context)) func()) {
@@ -132,7 +132,8 @@ func TestPassiveInACluster(t *testing.T) {
 	})
 }
 
-// Partitions have their turns twice in a lease, for the second timerd once in a lease. Who was passive looks everywhere first.
+// Partitions have their turns twice in a lease, for the second timerd once. A timerd that was passive looks everywhere
+// first.
 func TestLooksOfSweeps(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, _ func(func(context.Context)) func()) {
@@ -153,7 +154,7 @@ func TestLooksOfSweeps(t *testing.T) {
 	})
 }
 
-// looker is a Scanner that keeps what it was to look for.
+// looker is a Scanner that keeps its last Look.
 type looker struct{ schedule.Look }
 
 func (l *looker) Sweep(_ context.Context, look schedule.Look) (schedule.DueScan, error) {

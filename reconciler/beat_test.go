@@ -14,9 +14,9 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// Two timerds hear a server, and others go on for a while once two before them do. What does not hear claims what is
-// left over in two sweeps. One answer by which too few hear may be too early; two are believed. Where no answer
-// comes, each does what the first does.
+// Two timerds hear a server; others go on for a while after two of lower rank do. A timerd that does not hear claims
+// timers left over by two sweeps. One answer with too few listeners may be too early; two are believed. Without an
+// answer, each acts as the first.
 func TestHearing(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {

@@ -29,7 +29,7 @@ func (b *bench) firing() (*claims, *firer) {
 	}
 }
 
-// A claim is made when the first timer that is known is due, later by the standbys, and what it tells is known too.
+// A claim is made at the first known due time, later by standbys, and its reply gives the next one.
 func TestFirerSleepsUntilTheFirstIsDue(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
@@ -54,8 +54,8 @@ func TestFirerSleepsUntilTheFirstIsDue(t *testing.T) {
 	})
 }
 
-// While timers are due all the time, a single server is claimed from a moment after the last claim, and the masters of a cluster at
-// moments that all have in common.
+// Under load a single server is claimed from a moment after the last claim, and the masters of a cluster at common
+// moments.
 func TestFirerCoalesces(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string][]string{
@@ -80,8 +80,8 @@ func TestFirerCoalesces(t *testing.T) {
 	}
 }
 
-// A claim that fails is made again with pauses that grow, and is known not to work after some seconds; one from a partition that
-// is moving is made again soon, and says nothing.
+// A failed claim is repeated with growing pauses, and counts as a failure after some seconds; one from a moving
+// partition is repeated soon, and proves nothing.
 func TestFirerTriesAgain(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {

@@ -23,7 +23,7 @@ type bench struct {
 
 	mu    sync.Mutex
 	log   strings.Builder
-	notes []string // what happened, and when
+	notes []string // events with their times
 }
 
 // loop runs one in a bubble until the test ends.
@@ -49,7 +49,7 @@ func loop(t *testing.T, test func(t *testing.T, b *bench, start func(run func(co
 // pass lets some of the bubble's time pass.
 func (*bench) pass(d time.Duration) { time.Sleep(d) }
 
-// change changes what the loops see.
+// change changes the state that the loops see.
 func (b *bench) change(change func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -61,7 +61,7 @@ func (b *bench) note(what string) {
 	b.notes = append(b.notes, fmt.Sprintf("%s %s", time.Since(b.began), what))
 }
 
-// saw compares what happened within a time, and forgets it.
+// saw compares the events within a time, and forgets them.
 func (b *bench) saw(t *testing.T, within time.Duration, want ...string) {
 	t.Helper()
 	time.Sleep(within)
@@ -70,7 +70,7 @@ func (b *bench) saw(t *testing.T, within time.Duration, want ...string) {
 	}
 }
 
-// happened returns what happened since it was called last.
+// happened returns the events since its last call.
 func (b *bench) happened() []string {
 	synctest.Wait()
 	b.mu.Lock()
@@ -96,7 +96,7 @@ type claims struct {
 	*bench
 	err    error
 	brings []schedule.Firing // by each claim
-	next   schedule.Millis   // what the last claim told
+	next   schedule.Millis   // of the last claim
 	scan   schedule.DueScan
 }
 
@@ -137,7 +137,7 @@ func (k *keeper) PutRight(context.Context, time.Duration) (int, int, error) {
 	return 1, 1, nil
 }
 
-// Sweeps are made at each tick, and when partitions were taken over. What they find is claimed, or waited for.
+// Sweeps are made at each tick, and after partitions were taken over. Their findings are claimed, or waited for.
 func TestSweeps(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
@@ -219,7 +219,7 @@ func (c counted) Vanished(missing int64)          { c.vanished(missing) }
 func (c counted) Unanswered(silent time.Duration) { c.unanswered(silent) }
 func (c counted) Gap(reason string)               { c.gap(reason) }
 
-// Audits follow the start, each gap, and one another: how soon is decided by what is known of the events.
+// Audits follow the start, each gap, and one another, at intervals that depend on the coverage of the events.
 func TestAuditsFollowWhatIsKnownOfEvents(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
@@ -267,7 +267,7 @@ func TestAuditsFollowWhatIsKnownOfEvents(t *testing.T) {
 		}
 		cover.mu.Unlock()
 
-		// One of what is taken over waits until audits have taken a tenth of the time.
+		// An audit after a takeover waits until audits have taken a tenth of the time.
 		cover.ask(reasonTakenOver)
 		b.saw(t, 17*time.Second)
 		b.saw(t, 3*time.Second+time.Millisecond, "23m35.5s slots moved (1) in 2s")

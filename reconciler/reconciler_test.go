@@ -68,7 +68,7 @@ func (p *settlingPublisher) open() {
 	p.shut = nil
 }
 
-// fired returns "key trigger" of what was taken over, in order.
+// fired returns "key trigger" of the firings, in order.
 func (p *settlingPublisher) fired() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -280,7 +280,7 @@ func TestAuditsAdoptAndCancel(t *testing.T) {
 	if seen := <-audits; seen.Adopted != 1 || seen.Cancelled != 2 || seen.Rescheduled != 1 {
 		t.Errorf("second audit: %+v, want 1 adopted, 2 cancelled, 1 rescheduled", seen)
 	}
-	// What an audit adopts is waited for.
+	// Adopted timers are waited for.
 	f.publisher.awaits("a:b:c:new deadline")
 }
 

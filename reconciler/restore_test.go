@@ -25,8 +25,8 @@ func (h *halves) Restore(context.Context, keys.Partition, time.Duration) (schedu
 	return h.restored, h.err
 }
 
-// What two sweeps in a row find to be missing is put back, told once, and an audit follows. Where that does not help it is tried again
-// after some time. Records of a later version are no loss.
+// Timers that two consecutive sweeps miss are restored and reported once, and an audit follows. If that does not help
+// it is tried again after some time. Records of a later version are no loss.
 func TestMissingTimersAreRestored(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
