@@ -75,7 +75,7 @@ func newFiring(ref, text string) (Firing, error) {
 	due, attempt, key, err := ParseRef(ref)
 	r, ok := ParseRecord(text)
 	if err == nil && !ok {
-		err = errors.New("its record is none")
+		err = errors.New("malformed record")
 	}
 	if err != nil {
 		return Firing{}, fmt.Errorf("corrupt entry %q: %w", ref, err)

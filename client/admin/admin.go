@@ -125,7 +125,7 @@ func (r Resume) String() string {
 func (r Resume) check() error {
 	switch {
 	case r.kind == "":
-		return errors.New("it is not said how, use ResumeNow, ResumeRate, ResumeShift or ResumeDead")
+		return errors.New("no resume kind: use ResumeNow, ResumeRate, ResumeShift or ResumeDead")
 	case r.kind == schedule.ResumeRate && !(r.rate >= admin.MinRate && r.rate <= admin.MaxRate): // not a number, perhaps
 		return fmt.Errorf("ResumeRate(%g): want a number of timers a second, from 1.0/60 to %.0f", r.rate, admin.MaxRate)
 	}

@@ -125,8 +125,8 @@ func (r *releaser) take(ctx context.Context) (taken bool, err error) {
 	return taken, nil
 }
 
-// errOthers says that somebody else carries the resumes on.
-var errOthers = errors.New("another one releases them")
+// errReleasedElsewhere says that another caller carries the resumes on.
+var errReleasedElsewhere = errors.New("another timerd is carrying out the resume")
 
 // advance has a round of all resumes, ends holds whose time is over, and corrects those that a clock made which was ahead.
 func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (ResumeProgress, error) {
@@ -135,7 +135,7 @@ func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (ResumePro
 		return ResumeProgress{Released: r.sum}, err
 	}
 	if !r.taken {
-		return ResumeProgress{Released: r.sum, Waits: errOthers.Error()}, nil
+		return ResumeProgress{Released: r.sum, Waits: errReleasedElsewhere.Error()}, nil
 	}
 	for _, h := range expired(l) {
 		h.Resume = &schedule.Resume{Kind: schedule.ResumeNow, At: l.Now, By: "its time was over"}

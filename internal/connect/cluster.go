@@ -30,9 +30,9 @@ func newClusterNode(o *redis.Options) *redis.Client {
 	return node
 }
 
-// nodeHook bounds the question to a node which master has which slots, and takes it for a failure if there is none, as a node says that
-// has left its cluster. It sends a command again whose connection the node had closed, a pipeline only if nothing of it was answered:
-// what the first answers said would be lost.
+// nodeHook limits CLUSTER SLOTS, and treats a reply without masters as a failure; a node that left its cluster sends
+// one. It sends a command again after the node has closed the connection, a pipeline only if no part of it was
+// answered: the first answers would be lost.
 type nodeHook struct {
 	addr string
 

@@ -53,7 +53,7 @@ type host struct {
 	calls    int // under way
 	slow     int // of these, the slow ones
 	known    standing
-	answered time.Time     // when it was last sound
+	answered time.Time     // when it was last healthy
 	took     time.Duration // of a call, about
 	free     time.Time     // when the rate allows a call after which none is saved up
 	slot     time.Time     // when the last delivery comes back that was postponed for its turn
@@ -69,15 +69,15 @@ type held struct {
 
 // call is one call of a host.
 type call struct {
-	hosts  *hosts
-	name   string
-	host   *host
-	seat   *seat
-	probe  bool
-	sound  time.Duration // an answer that comes sooner is soon
-	began  time.Time
-	slow   *time.Timer
-	isSlow bool
+	hosts   *hosts
+	name    string
+	host    *host
+	seat    *seat
+	probe   bool
+	healthy time.Duration // an answer that comes sooner is soon
+	began   time.Time
+	slow    *time.Timer
+	isSlow  bool
 }
 
 func newHosts(onChange func(host string, length time.Duration)) *hosts {
@@ -122,16 +122,16 @@ func (h *hosts) begin(name string, e *Endpoint, p *places) (*call, *held) {
 		x.free = latest(x.free, now).Add(every)
 	}
 	x.calls++
-	c := &call{hosts: h, name: name, host: x, seat: seat, probe: x.circuit.begin(), sound: e.Timeout / slowShare, began: now}
+	c := &call{hosts: h, name: name, host: x, seat: seat, probe: x.circuit.begin(), healthy: e.Timeout / slowShare, began: now}
 	c.slow = time.AfterFunc(slowAfter, c.noteSlow)
 	return c, nil
 }
 
-// patience returns for how long a delivery waits at least whose host was refused a place. One to a sound host waits for
+// patience returns for how long a delivery waits at least whose host was refused a place. One to a healthy host waits for
 // its share or a proof, which others' answers may bring soon.
 func (x *host) patience(e *Endpoint, p *places) time.Duration {
 	switch {
-	case x.known == sound && x.slow == 0:
+	case x.known == healthy && x.slow == 0:
 		return slowAfter
 	case p.scarce():
 		return e.Timeout / slowShare
@@ -204,8 +204,8 @@ func (c *call) end(failed, nothing bool) (open bool) {
 		return c.probe || x.circuit.open()
 	}
 	took := now.Sub(c.began)
-	if x.known = failing; !failed && took < c.sound {
-		x.known, x.answered = sound, now
+	if x.known = failing; !failed && took < c.healthy {
+		x.known, x.answered = healthy, now
 	}
 	x.took = (7*x.took + took) / 8
 	before := x.circuit.open()

@@ -5,18 +5,18 @@ import (
 	"time"
 )
 
-// standing is what is known of a host.
+// standing is the last known state of a host.
 type standing int
 
 const (
-	strange   standing = iota // it was never called, or is forgotten
+	unknown   standing = iota // it was never called, or is forgotten
 	failing                   // the last call failed, or took long
-	sound                     // the last call was answered, and soon: sooner than after a slowShare of its timeout
+	healthy                   // the last call was answered within a slowShare of its timeout
 	standings                 // how many there are
 )
 
 const (
-	// Of all places, hosts whose last call failed may have a quarter, and these and strange ones a half. Sound ones may
+	// Of all places, hosts whose last call failed may have a quarter, and these and unknown ones a half. Healthy ones may
 	// die too, and leave the last eighth.
 	failingShare  = 4
 	unprovenShare = 2
@@ -27,8 +27,8 @@ const (
 	lastShare   = 4
 	freeShare   = 8
 	leastShare  = 2
-	// soundSlow is how many slow calls a sound host may have while places are scarce: any call is slow now and then.
-	soundSlow = 2
+	// healthySlow is how many slow calls a healthy host may have while places are scarce: any call is slow now and then.
+	healthySlow = 2
 )
 
 // places are the calls that a process may have under way at a time. A host that does not answer takes no place that one
@@ -60,10 +60,10 @@ type seat struct {
 	slow     bool
 }
 
-// claim is what a host that wants a place is, and has.
+// claim is the standing and the calls of a host that wants a place.
 type claim struct {
 	standing standing
-	answered time.Time // when it was last sound
+	answered time.Time // when it was last healthy
 	calls    int       // that it has under way
 	slow     int       // of these
 }
@@ -87,17 +87,17 @@ func (p *places) take(c claim, now time.Time) (s *seat, why string) {
 
 // refuses says why a host may not have one more place, "" if it may.
 func (p *places) refuses(c claim) string {
-	unproven := p.by[strange] + p.by[failing]
+	unproven := p.by[unknown] + p.by[failing]
 	switch left := p.most - p.taken; {
 	case left <= 0:
 		return "waits for a place"
 	case c.standing == failing && p.by[failing] >= max(p.most/failingShare, 1):
 		return "failed before"
-	case c.standing != sound && unproven >= max(p.most/unprovenShare, 1):
+	case c.standing != healthy && unproven >= max(p.most/unprovenShare, 1):
 		return "has not answered before"
 	case p.taken < p.most/scarceShare:
 		return ""
-	case p.slow >= p.most/scarceShare && (c.slow >= soundSlow || c.slow > 0 && c.standing != sound || c.standing == failing && c.calls > 0):
+	case p.slow >= p.most/scarceShare && (c.slow >= healthySlow || c.slow > 0 && c.standing != healthy || c.standing == failing && c.calls > 0):
 		return "is slow"
 	case left <= p.most/provedShare && !c.answered.After(p.crowded):
 		return "has not answered lately"
@@ -107,14 +107,14 @@ func (p *places) refuses(c claim) string {
 	return ""
 }
 
-// scarce tells whether what is refused a place now had better wait for long.
+// scarce reports whether a refused call should wait for long.
 func (p *places) scarce() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.taken >= p.most/scarceShare
 }
 
-// slowCalls returns how many calls are slow.
+// slowCalls returns the number of slow calls.
 func (p *places) slowCalls() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -93,8 +93,8 @@ func (w *worker) tellLost() {
 	}
 }
 
-// errOthers says that an event is for processes with another file.
-var errOthers = errors.New("the group uses another file")
+// errOtherFile says that an event is for processes with another file.
+var errOtherFile = errors.New("the group uses another file")
 
 // find returns the endpoint of an event, with its routes; nil if it is nobody's. What this process's file does not match
 // may be another file's by now, which only a process with that can tell, so it is nobody's only if the group uses this
@@ -114,7 +114,7 @@ func (w *worker) find(ctx context.Context, ev event.Event) (*routes, *Endpoint, 
 		case <-changed:
 		case <-time.After(lookEvery):
 		case <-w.fetching.Done():
-			return nil, nil, client.GiveBack(errOthers)
+			return nil, nil, client.GiveBack(errOtherFile)
 		}
 	}
 }

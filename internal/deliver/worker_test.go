@@ -66,7 +66,7 @@ func TestNothingIsDroppedByAnOldFile(t *testing.T) {
 		t.Fatalf("it was dropped, or called: %v", err)
 	}
 	w.stop()
-	if err := <-found; !errors.Is(err, errOthers) {
+	if err := <-found; !errors.Is(err, errOtherFile) {
 		t.Errorf("once the group goes by the new file: %v, want it given back", err)
 	}
 	if _, _, err := old.join(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "uses another file") {

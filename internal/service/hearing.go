@@ -17,11 +17,11 @@ type hearing struct {
 	newListener func() *listener.Listener
 	believed    time.Duration // for how long a canary shows that events are heard
 
-	mu     sync.Mutex
-	ctx    context.Context // of run; nil before
-	events *listener.Listener
-	stop   context.CancelFunc // ends events
-	under  sync.WaitGroup     // way
+	mu      sync.Mutex
+	ctx     context.Context // of run; nil before
+	events  *listener.Listener
+	stop    context.CancelFunc // ends events
+	running sync.WaitGroup
 }
 
 // run listens until ctx ends, from the start on, unless somebody says that the node is not to be heard.
@@ -47,10 +47,10 @@ func (h *hearing) Hear(hear bool) {
 		ctx, h.stop = context.WithCancel(h.ctx)
 		events := h.newListener()
 		h.events = events
-		h.under.Go(func() { events.Run(ctx) })
+		h.running.Go(func() { events.Run(ctx) })
 	case !hear && h.events != nil:
 		h.stop()
-		h.under.Wait()
+		h.running.Wait()
 		h.events = nil
 	}
 }

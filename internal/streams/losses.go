@@ -286,7 +286,7 @@ func ReadLosses(ctx context.Context, js jetstream.JetStream, s Config) (told []L
 	return told, err
 }
 
-// AcknowledgeLosses has nobody told of the losses any more that are known by now, and returns them.
+// AcknowledgeLosses stops reporting the losses known by now, and returns them.
 func AcknowledgeLosses(ctx context.Context, js jetstream.JetStream, s Config) (were []Loss, err error) {
 	err = changeLosses(ctx, js, s, func(told []Loss) []Loss {
 		were = told
