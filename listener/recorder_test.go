@@ -49,7 +49,7 @@ func (r *recorder) Claimed(keys.Partition, schedule.Millis, schedule.Millis) {}
 
 func (r *recorder) Observed(o schedule.Observed) { r.note(func() { r.observed.Add(o) }) }
 func (r *recorder) Set()                         {}
-func (r *recorder) Refused(key string, err error) {
+func (r *recorder) Refused(key string, _ error) {
 	r.note(func() { r.refused = append(r.refused, key) })
 }
 
