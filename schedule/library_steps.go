@@ -68,11 +68,7 @@ func (n *Node) ensureSteps(ctx context.Context, names []string) error {
 	} else if err := s.loaded.load(ctx, n.server, own); err != nil && !isAnswer(err) {
 		return err
 	}
-	unused, err := n.unusedSteps(ctx, others)
-	if err != nil {
-		return err
-	}
-	for _, name := range unused {
+	for _, name := range n.unusedSteps(ctx, others) {
 		if err := n.server.FunctionDelete(ctx, name).Err(); err != nil && !isAnswer(err) {
 			return fmt.Errorf("schedule: delete the library of steps %q: %w", name, err)
 		}
@@ -81,14 +77,17 @@ func (n *Node) ensureSteps(ctx context.Context, names []string) error {
 }
 
 // unusedSteps returns those of some libraries of steps that no timerd has said for long that it uses.
-func (n *Node) unusedSteps(ctx context.Context, names []string) (unused []string, err error) {
+func (n *Node) unusedSteps(ctx context.Context, names []string) (unused []string) {
 	if len(names) == 0 {
 		n.unusedSince = nil
-		return nil, nil
+		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
+	defer cancel()
 	said, err := n.schedule.rdb.HVals(ctx, keys.Single.About()).Result()
-	if err != nil {
-		return nil, fmt.Errorf("schedule: ask for the libraries of the timerds: %w", err)
+	if err != nil { // in a cluster it may be another master, which must not hold up this one
+		n.unusedSince = nil
+		return nil
 	}
 	used := map[string]bool{}
 	for _, text := range said {
@@ -111,7 +110,7 @@ func (n *Node) unusedSteps(ctx context.Context, names []string) (unused []string
 		}
 	}
 	n.unusedSince = since
-	return unused, nil
+	return unused
 }
 
 // aboutSteps is a timerd's statement in its heartbeats besides Self.

@@ -25,11 +25,11 @@ func TestRoomsAreAddedWhereTheyAreUsed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const one = "do\nfunction one.go()\n  return two.NAME, GIVEN -- comment\nend\nend\n"
+	const one = "do\nfunction one.go()\n  return two.NAME, GIVEN -- comment\nend\nend\n" //nolint:dupword // Lua
 	for text, want := range map[string]string{
 		"return 1\n":         "#!lua\nlocal run\nreturn 1\n",
 		"return one.go()\n":  "#!lua\nlocal run\nlocal GIVEN, MORE = 1, 2\nlocal one, two = {}, {}\n" + one + "do\ntwo.NAME = 2\nend\nreturn one.go()\n",
-		"return four.go()\n": "#!lua\nlocal run\nlocal OTHER = 3\nlocal four = {}\ndo\nfunction four.go() return OTHER end\nend\nreturn four.go()\n",
+		"return four.go()\n": "#!lua\nlocal run\nlocal OTHER = 3\nlocal four = {}\ndo\nfunction four.go() return OTHER end\nend\nreturn four.go()\n", //nolint:dupword // Lua
 	} {
 		if got := r.assemble("#!lua\n", text); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
@@ -67,7 +67,7 @@ func TestLuaUsesWhatIsDeclared(t *testing.T) {
 	t.Parallel()
 	files := luaFiles(t)
 	known, defined, used := map[string]bool{}, map[string]bool{}, map[string]bool{}
-	for _, name := range strings.Fields("redis tonumber string math table unpack ipairs pairs type pcall error select cjson bit run int BUDGET steps") {
+	for name := range strings.FieldsSeq("redis tonumber string math table unpack ipairs pairs type pcall error select cjson bit run int BUDGET steps") {
 		known[name] = true
 	}
 	s := newScripts(DefaultMaxPayload, true, 0)
@@ -84,7 +84,7 @@ func TestLuaUsesWhatIsDeclared(t *testing.T) {
 	}
 	for name, f := range files {
 		for _, use := range f.free {
-			if isScript := path.Dir(name) == "lua"; !known[use.name] && !(isScript && (use.name == "KEYS" || use.name == "ARGV")) {
+			if isScript := path.Dir(name) == "lua"; !known[use.name] && (!isScript || use.name != "KEYS" && use.name != "ARGV") {
 				t.Errorf("%s: nobody declares %v", name, use)
 			}
 		}
@@ -155,12 +155,12 @@ func TestNothingButRunOutlivesACall(t *testing.T) {
 			continue
 		}
 		for _, use := range f.outlives {
-			if !strings.HasPrefix(use.name, "run.") && !(use.name == "run" && name == "lua/lib/index.lua") {
+			if !strings.HasPrefix(use.name, "run.") && (use.name != "run" || name != "lua/lib/index.lua") {
 				t.Errorf("%s: a function sets %v, which outlives it", name, use)
 			}
 		}
 	}
-	f := parseLua("", "local a, t = 1, {}\nlocal function f(b)\n  local c = {}\n  b, c.d = 1, 2\n  a = 2\n  t.x, t.y = 1\n  e = 3\n  local function g() b = 3 end\nend\n")
+	f := parseLua("", "local a, t = 1, {}\nlocal function f(b)\n  local c = {}\n  b, c.d = 1, 2\n  a = 2\n  t.x, t.y = 1\n  e = 3\n  local function g() b = 3 end\nend\n") //nolint:dupword // Lua
 	var found []string
 	for _, use := range f.outlives {
 		found = append(found, use.String())
