@@ -206,6 +206,9 @@ func (p Partition) Counts() string { return p.key("counts") }
 // Audits names the hash of the timerds' last audit reports of each node.
 func (p Partition) Audits() string { return p.key("audits") }
 
+// Asked names the hash of the audits that commands have asked for, and of their progress.
+func (p Partition) Asked() string { return p.key("asked") }
+
 // Calls names the sorted set of the function library's functions, scored by how many of their calls were counted.
 func (p Partition) Calls() string { return p.key("calls") }
 

@@ -46,6 +46,10 @@ type auditor struct {
 	log             *slog.Logger
 	metrics         Metrics
 
+	asked   *asked
+	restore func(context.Context, []schedule.Torn) (schedule.Restored, error)
+
+	judged   bool                      // the last audit knew whether events are heard
 	counted  []schedule.NamespaceCount // of the last audit, if it reached all timers
 	recorded time.Time                 // of the last report
 	again    string                    // reason of a full audit asked for during the one under way; else empty
@@ -116,7 +120,7 @@ func (a *auditor) run(ctx context.Context) {
 func (a *auditor) auditFor(ctx context.Context, reason string) (took time.Duration, err error) {
 	began := time.Now()
 	a.auditing.Store(true)
-	seen, err := a.auditOnce(ctx, reason != reasonUnfollowed)
+	seen, err := a.auditAs(ctx, reason)
 	a.auditing.Store(false)
 	took = time.Since(began)
 	if err == nil && ctx.Err() == nil {
@@ -124,6 +128,17 @@ func (a *auditor) auditFor(ctx context.Context, reason string) (took time.Durati
 		a.record(ctx, reason, took)
 	}
 	return took, err
+}
+
+// auditAs makes an audit for a reason. One of everything is that which was asked for, if one was.
+func (a *auditor) auditAs(ctx context.Context, reason string) (schedule.Observed, error) {
+	if reason == reasonUnfollowed {
+		return a.auditOnce(ctx, false)
+	}
+	if id := a.asked.begin(); id != "" {
+		return a.auditAsked(ctx, id)
+	}
+	return a.auditOnce(ctx, true)
 }
 
 // report logs an audit that found changes without an event, and counts it.
@@ -159,7 +174,7 @@ func (a *auditor) record(ctx context.Context, reason string, took time.Duration)
 func (a *auditor) auditOnce(ctx context.Context, complete bool) (schedule.Observed, error) {
 	var seen schedule.Observed
 	var moving error
-	a.counted = nil
+	a.counted, a.judged = nil, false
 	fault := func(err error) (schedule.Observed, error) { return seen, fmt.Errorf("audit the index: %w", err) }
 	audit, err := a.node.BeginAudit(ctx)
 	if err != nil {
@@ -176,6 +191,7 @@ func (a *auditor) auditOnce(ctx context.Context, complete bool) (schedule.Observ
 	if audit == nil {
 		return seen, moving // the first subscription asks for another audit
 	}
+	a.judged = true
 	audit.CountBy(a.namespaces.Counted())
 	found, err := a.node.ScanDue(ctx, forever, a.lease)
 	if err != nil {

@@ -177,11 +177,13 @@ func TestSweeps(t *testing.T) {
 type keysAlone struct {
 	*bench
 	takes time.Duration
+	torn  []schedule.Torn // as the next scan for due timers finds it
 	err   error
 }
 
-func (k *keysAlone) ScanDue(context.Context, time.Duration, time.Duration) (schedule.DueScan, error) {
-	return schedule.DueScan{}, nil
+func (k *keysAlone) ScanDue(context.Context, time.Duration, time.Duration) (found schedule.DueScan, err error) {
+	k.change(func() { found.Torn = k.torn })
+	return found, nil
 }
 
 func (*keysAlone) BeginAudit(context.Context) (*schedule.Audit, error)     { return nil, nil }
@@ -226,7 +228,7 @@ func TestAuditsFollowWhatIsKnownOfEvents(t *testing.T) {
 		k, cover := &keysAlone{bench: b}, newCoverage(b.Now)
 		cover.Metrics = counted{gap: func(reason string) { b.change(func() { b.note("gap: " + reason) }) }}
 		a := auditor{
-			server: b, node: k, agenda: newAgenda(b), coverage: cover, auditing: new(atomic.Bool),
+			server: b, node: k, agenda: newAgenda(b), coverage: cover, auditing: new(atomic.Bool), asked: new(asked),
 			namespaces: keys.Namespaces{{App: "a"}}, instance: "a", interval: time.Second, log: b.logger(),
 			metrics: counted{audited: func(reason string, seen schedule.Observed, took time.Duration) {
 				b.change(func() { b.note(fmt.Sprintf("%s (%d) in %s", reason, seen.Adopted, took)) })
@@ -274,13 +276,51 @@ func TestAuditsFollowWhatIsKnownOfEvents(t *testing.T) {
 	})
 }
 
+// An audit that was asked for first restores all partitions. It comes with the next audit of everything that knows whether events are
+// heard, and says what has failed.
+func TestAuditsThatAreAskedFor(t *testing.T) {
+	t.Parallel()
+	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
+		k, cover := &keysAlone{bench: b}, newCoverage(b.Now)
+		h := &halves{bench: b, restored: schedule.Restored{Timers: 2, Bare: 1}, once: true}
+		r := restorer{node: h, agenda: newAgenda(b), coverage: cover, log: b.logger(), metrics: counted{vanished: func(n int64) {
+			b.change(func() { b.note(fmt.Sprint(n, " missing")) })
+		}}}
+		rec := Reconciler{Coverage: cover}
+		a := auditor{
+			server: b, node: k, agenda: newAgenda(b), coverage: cover, auditing: new(atomic.Bool), asked: &rec.asked, restore: r.restore,
+			namespaces: keys.Namespaces{{App: "a"}}, interval: time.Second, log: b.logger(),
+			metrics: counted{audited: func(reason string, _ schedule.Observed, _ time.Duration) { b.change(func() { b.note(reason) }) }},
+		}
+		defer start(a.run)()
+		b.saw(t, time.Minute, "500ms start")
+		b.change(func() { k.takes, k.torn = time.Second, []schedule.Torn{{Partition: keys.Single, Missing: 3}} })
+		rec.Audit("one")
+		rec.Audit("two")
+		if got := rec.Asked(); got.ID != "two" || got.Done || got.Doing == "" {
+			t.Errorf("asked for: %+v", got)
+		}
+		b.saw(t, 1500*time.Millisecond, "1m0s restore", "1m0s 3 missing", "1m1s asked for", "1m1s restore")
+		if got := rec.Asked(); got.ID != "two" || got.Done {
+			t.Errorf("as long as it is not known whether events are heard: %+v", got)
+		}
+		b.saw(t, time.Second, "1m2s asked for")
+		b.change(func() { k.err = errors.New("away") })
+		cover.ask("subscribed")
+		b.pass(time.Minute)
+		if got := rec.Asked(); got.ID != "two" || got.Done || !strings.Contains(got.Fault, "away") {
+			t.Errorf("while it is tried again: %+v", got)
+		}
+	})
+}
+
 // An audit that fails is made again with pauses that grow; an audit of the timers alone does not take its place.
 func TestAuditsAreTriedAgain(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
 		k, cover := &keysAlone{bench: b, err: errors.New("away")}, newCoverage(b.Now)
 		a := auditor{
-			server: b, node: k, agenda: newAgenda(b), coverage: cover, auditing: new(atomic.Bool),
+			server: b, node: k, agenda: newAgenda(b), coverage: cover, auditing: new(atomic.Bool), asked: new(asked),
 			interval: time.Second, log: b.logger(), metrics: counted{audited: func(reason string, _ schedule.Observed, _ time.Duration) {
 				b.change(func() { b.notes = append(b.notes, reason) })
 			}},

@@ -58,6 +58,7 @@ type Reconciler struct {
 	claiming  atomic.Bool   // due timers are left to claim
 	auditing  atomic.Bool   // an audit is under way
 	takenOver chan struct{} // partitions came from another server
+	asked     asked
 }
 
 // New returns a reconciler for the timers on a node. It adopts keys of the namespaces. No other process that serves the
@@ -142,6 +143,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 		server: r.node, node: r.node, agenda: r.agenda, coverage: r.Coverage, auditing: &r.auditing,
 		namespaces: r.namespaces, instance: r.instance, interval: r.SweepInterval, lease: r.Lease, log: r.Logger,
 		metrics: r.Metrics,
+		asked:   &r.asked, restore: restore.restore,
 	}
 	var wg sync.WaitGroup
 	for _, loop := range []func(context.Context){fire.run, sweep.run, restore.run, beat.run, audit.run} {

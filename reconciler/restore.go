@@ -90,16 +90,15 @@ func (r *restorer) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case torn := <-r.torn:
-			r.restore(ctx, torn)
+			_, _ = r.restore(ctx, torn) // it logs what has failed
 		}
 	}
 }
 
-// restore restores torn partitions, and reports it. A partition with nothing to restore was not torn.
-func (r *restorer) restore(ctx context.Context, torn []schedule.Torn) {
+// restore restores torn partitions, and reports it. A partition with nothing to restore was not torn. It goes on past
+// partitions that it cannot restore, and returns the error of the last one.
+func (r *restorer) restore(ctx context.Context, torn []schedule.Torn) (all schedule.Restored, failed error) {
 	missing := int64(0)
-	var all schedule.Restored
-	var failed error
 	for _, t := range torn {
 		restored, err := r.node.Restore(ctx, t.Partition, r.lease)
 		if err != nil {
@@ -108,17 +107,18 @@ func (r *restorer) restore(ctx context.Context, torn []schedule.Torn) {
 			continue
 		}
 		r.setUnknown(t.Partition, restored.Unknown)
-		if restored.Timers+restored.Bare+restored.Dropped > 0 {
-			missing += max(t.Missing-restored.Unknown, 1)
+		if changed := restored.Timers + restored.Bare + restored.Dropped; changed > 0 {
+			missing += max(t.Missing-restored.Unknown, changed)
 			r.agenda.wake(t.Partition, restored.Due)
 		}
 		all.Add(restored)
 	}
 	if ctx.Err() != nil || missing == 0 {
-		return
+		return all, failed
 	}
 	r.metrics.Vanished(missing)
 	r.log.Error("timers had vanished from the schedule: somebody has deleted keys of timerd, or members of them",
 		"missing", missing, "restored", all.Timers, "without_payload", all.Bare, "dropped", all.Dropped, "err", failed)
 	r.coverage.ask(reasonVanished)
+	return all, failed
 }

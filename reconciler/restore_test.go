@@ -15,6 +15,7 @@ import (
 type halves struct {
 	*bench
 	restored schedule.Restored
+	once     bool // the second time nothing is left to be restored
 	err      error
 }
 
@@ -22,7 +23,11 @@ func (h *halves) Restore(context.Context, keys.Partition, time.Duration) (schedu
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.note("restore")
-	return h.restored, h.err
+	restored := h.restored
+	if h.once {
+		h.restored = schedule.Restored{}
+	}
+	return restored, h.err
 }
 
 // Timers that two consecutive sweeps miss are restored and reported once, and an audit follows. If that does not help

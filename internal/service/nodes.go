@@ -146,7 +146,10 @@ func (s *nodes) start(ctx context.Context, node *schedule.Node, n *servedNode) {
 
 // run serves until ctx ends.
 func (s *nodes) run(ctx context.Context) {
+	var asked sync.WaitGroup
+	asked.Go(func() { s.auditAsked(ctx) })
 	defer func() {
+		asked.Wait()
 		for _, n := range s.list() {
 			n.stop()
 		}

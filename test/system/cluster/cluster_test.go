@@ -325,8 +325,12 @@ func TestClusterCommands(t *testing.T) {
 	if out := s.OK("cancel", "shop:order:timeout:7"); out != "cancelled\n" {
 		t.Errorf("cancel: %q", out)
 	}
+	audited := s.OK("audit", "--json")
 	out := s.OK("doctor")
 	for _, node := range s.cluster.Nodes {
+		if !strings.Contains(audited, `"server":"`+node.Addr()+`"`) {
+			t.Errorf("audit is without %s:\n%s", node.Addr(), audited)
+		}
 		if want := "ok    redis cluster     " + node.Addr() + ": 3 masters; all 16384 slots are served"; !strings.Contains(out, want) {
 			t.Errorf("want %q in\n%s", want, out)
 		}

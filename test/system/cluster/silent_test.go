@@ -275,6 +275,13 @@ func TestClusterCommandsWithoutAMaster(t *testing.T) {
 			s.told(victim, "forecast shop", "\n10 timers, and 0 due already")
 			s.told(victim, "status", "10 pending", "bring that server back")
 			s.told(victim, "doctor", "bring that server back", "ok    redis version     "+others[0].Addr(), "ok    redis version     "+others[1].Addr())
+			testenv.Eventually(t, system.Patience, func() error {
+				code, out, errs := s.Run("", "audit")
+				if code != 1 || !strings.Contains(out, "10 timers audited in ") || !strings.Contains(errs, victim.Addr()+" does not answer") {
+					return fmt.Errorf("exit code %d:\n%s%s", code, out, errs)
+				}
+				return nil
+			}, "an audit of the others")
 			s.told(victim, "hold pay", "timers of pay may still be claimed by: "+victim.Addr(), "the hold stands")
 			s.told(victim, "holds", "pay ")
 			s.told(victim, "resume pay", "0 timers of pay are released, but those of "+victim.Addr()+" are not")

@@ -46,6 +46,7 @@ func TestMainPathAsTheLeastPrivilegedUser(t *testing.T) {
 		t.Errorf("timer_get: %v", got)
 	}
 	s.Says(0, "resume app1 --shift", "app1 resumed")
+	s.Says(0, "audit", " audited in ")
 	s.Expect(c, "app1:b:c:plain=p", "app1:b:c:set=s", "app1:b:c:held=h")
 	s.Settled()
 	p.Stop()

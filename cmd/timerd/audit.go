@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/spf13/cobra"
+
+	"github.com/timerd-io/timerd/internal/admin"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+func newAudit() *cobra.Command {
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "audit",
+		Short: "Compare the schedule with all keys now",
+		Long: `Compare the schedule with its own records and with all keys now, put in order what differs, and
+print what that was. timerd does so by itself at its start, after each gap in the keyspace events,
+and every ten minutes. Run it if somebody has deleted or restored keys of Redis.
+
+The timerds do it, each for the servers of which it is the first: they know the namespaces and which
+events they have heard. Without a timerd nothing is audited. It changes no timer whose key, record
+and place in the schedule agree. Ctrl-C ends the wait; what has begun goes on.
+
+The exit code is 1 if not everything was audited.`,
+		Example: `  timerd audit
+  timerd audit --json`,
+		Args: arguments(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return withSchedule(cmd, func(ctx context.Context, s *schedule.Schedule, _ redis.UniversalClient) error {
+				return audit(ctx, cmd, s, asJSON)
+			})
+		},
+	}
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print a line of JSON for each server")
+	return cmd
+}
+
+// auditLine is what timerd audit --json prints of a server.
+type auditLine struct {
+	Server string `json:"server,omitempty"` // of a cluster
+	Timerd string `json:"timerd"`           // the instance that has audited it
+	Took   int64  `json:"took_ms"`
+	schedule.AuditOutcome
+}
+
+// audit audits everything, and prints what came of it.
+func audit(ctx context.Context, cmd *cobra.Command, s *schedule.Schedule, asJSON bool) error {
+	began, so := time.Now(), progressOf(cmd)
+	all, err := admin.Audit(ctx, s, func(all []admin.Audited) {
+		for _, one := range all {
+			if !one.Done && one.Doing != "" {
+				so.show("%s, for %s", one.Doing, time.Since(began).Round(time.Second))
+				return
+			}
+		}
+		so.show("waiting for a timerd, for %s", time.Since(began).Round(time.Second))
+	})
+	so.clear()
+	if ctx.Err() != nil {
+		fmt.Fprintln(cmd.ErrOrStderr(), "timerd: interrupted; audits that have begun go on")
+		return exitCode(exitFailed)
+	}
+	all = slices.DeleteFunc(all, func(one admin.Audited) bool { return !one.Done })
+	if asJSON {
+		lines := make([]auditLine, len(all))
+		for i, one := range all {
+			lines[i] = auditLine{one.Server, one.Instance, one.Took.Milliseconds(), one.Outcome}
+		}
+		return errors.Join(writeLines(cmd.OutOrStdout(), lines), err)
+	}
+	if len(all) > 0 {
+		err = errors.Join(printAudits(cmd.OutOrStdout(), all), err)
+	}
+	return err
+}
+
+// printAudits prints what came of audits, all servers together.
+func printAudits(w io.Writer, all []admin.Audited) error {
+	var out schedule.AuditOutcome
+	var took time.Duration
+	for _, one := range all {
+		out.Add(one.Outcome)
+		took = max(took, one.Took)
+	}
+	if _, err := fmt.Fprintf(w, "%s audited in %s\n", counted(out.Timers, "timer"), took.Round(time.Millisecond)); err != nil {
+		return err
+	}
+	t := tableFor(w, false, column{title: "COUNT", right: true}, column{title: "OUTCOME"})
+	for _, row := range []struct {
+		n    int64
+		text string
+	}{
+		{out.Restored, "restored: the schedule had lost them, and had their records still"},
+		{out.WithoutPayload, "restored without payload: their records are lost"},
+		{out.Dropped, "dropped: records of claims that Redis refused, and timers whose keys have no TTL"},
+		{out.Unknown, "unknown: records that are of no timer, and stay"},
+		{out.Adopted, "adopted: keys that the schedule did not have"},
+		{out.Rescheduled, "rescheduled: their keys have another TTL"},
+		{out.Cancelled, "cancelled: their keys were deleted, or have lost their TTLs"},
+		{out.Kept, "kept: their keys are gone for an unknown reason; they fire"},
+		{out.Unreadable, "unreadable: timerd has no right to read their keys"},
+	} {
+		if row.n > 0 {
+			t.row(fmt.Sprint(row.n), row.text)
+		}
+	}
+	return t.flush()
+}

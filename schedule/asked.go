@@ -1,0 +1,120 @@
+package schedule
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/keys"
+)
+
+// askedFor is for how long audits that were asked for, and what came of them, are kept after the last change.
+const askedFor = time.Minute
+
+// AuditOutcome is what an audit that was asked for has found, and put in order.
+type AuditOutcome struct {
+	Timers         int64 `json:"timers"`          // that the schedule has, 0 if not all were counted
+	Restored       int64 `json:"restored"`        // timers and firings that were put back by their records
+	WithoutPayload int64 `json:"without_payload"` // those whose record is lost
+	Dropped        int64 `json:"dropped"`         // records of refused claims, and timers whose keys have lost their TTLs
+	Unknown        int64 `json:"unknown"`         // records that are of no timer, and stay
+	Adopted        int64 `json:"adopted"`         // keys that the schedule did not have
+	Rescheduled    int64 `json:"rescheduled"`     // timers whose keys have another TTL
+	Cancelled      int64 `json:"cancelled"`       // timers whose keys were deleted, or have lost their TTLs
+	Kept           int64 `json:"kept"`            // timers whose keys are gone for an unknown reason: they fire
+	Unreadable     int64 `json:"unreadable"`      // keys that timerd may not read
+}
+
+// Add adds other to o.
+func (o *AuditOutcome) Add(other AuditOutcome) {
+	o.Timers += other.Timers
+	o.Restored += other.Restored
+	o.WithoutPayload += other.WithoutPayload
+	o.Dropped += other.Dropped
+	o.Unknown += other.Unknown
+	o.Adopted += other.Adopted
+	o.Rescheduled += other.Rescheduled
+	o.Cancelled += other.Cancelled
+	o.Kept += other.Kept
+	o.Unreadable += other.Unreadable
+}
+
+// AuditProgress is how far a timerd is with an audit of a node that was asked for.
+type AuditProgress struct {
+	Instance string        `json:"instance"` // the timerd
+	Beat     int           `json:"beat"`     // grows while it is at work
+	Doing    string        `json:"doing,omitempty"`
+	Done     bool          `json:"done,omitempty"`
+	Fault    string        `json:"fault,omitempty"` // why the last try failed; another one follows
+	Took     time.Duration `json:"took,omitempty"`  // in ns
+	Outcome  AuditOutcome  `json:"outcome,omitzero"`
+}
+
+// AskedAudits is the audits that were asked for lately, as AskedAudits has read them.
+type AskedAudits struct{ fields map[string]string }
+
+// Of returns the id of the audit of a node that was asked for last, or an empty one.
+func (a AskedAudits) Of(node string) (id string) { return a.fields[node] }
+
+// Progress returns how far an audit is, and whether a timerd has taken it on.
+func (a AskedAudits) Progress(node, id string) (p AuditProgress, known bool) {
+	text, known := a.fields[reportField(node, id)]
+	return p, known && json.Unmarshal([]byte(text), &p) == nil
+}
+
+// AskAudit asks the timerds to audit a node, under an id of the caller's without a space. The first in rank of the timerds on that
+// node takes it on within some seconds. It takes the place of one that was asked for before.
+func (s *Schedule) AskAudit(ctx context.Context, node, id string) error {
+	return s.changeAsked(ctx, "ask for an audit", func(pipe redis.Pipeliner, name string) { pipe.HSet(ctx, name, node, id) })
+}
+
+// TellAudit leaves how far an audit is.
+func (s *Schedule) TellAudit(ctx context.Context, node, id string, p AuditProgress) error {
+	text, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Errorf("schedule: tell of an audit: %w", err)
+	}
+	return s.changeAsked(ctx, "tell of an audit", func(pipe redis.Pipeliner, name string) { pipe.HSet(ctx, name, reportField(node, id), text) })
+}
+
+// ForgetAudit takes back that an audit of a node was asked for, and forgets how far it is. One that has begun goes on.
+func (s *Schedule) ForgetAudit(ctx context.Context, node, id string) error {
+	asked, err := s.AskedAudits(ctx)
+	if err != nil {
+		return err
+	}
+	fields := []string{reportField(node, id)}
+	if asked.Of(node) == id {
+		fields = append(fields, node)
+	}
+	return s.changeAsked(ctx, "forget an audit", func(pipe redis.Pipeliner, name string) { pipe.HDel(ctx, name, fields...) })
+}
+
+// AskedAudits returns the audits that were asked for lately.
+func (s *Schedule) AskedAudits(ctx context.Context) (AskedAudits, error) {
+	var found *redis.MapStringStringCmd
+	err := s.Pipelined(ctx, keys.Single, func(pipe redis.Pipeliner) error {
+		found = pipe.HGetAll(ctx, keys.Single.Asked())
+		return nil
+	})
+	if err != nil {
+		return AskedAudits{}, fmt.Errorf("schedule: read the audits that were asked for: %w", s.blame(keys.Single, err))
+	}
+	return AskedAudits{found.Val()}, nil
+}
+
+// changeAsked changes the hash of audits that were asked for, and keeps it for askedFor.
+func (s *Schedule) changeAsked(ctx context.Context, what string, change func(redis.Pipeliner, string)) error {
+	err := s.Pipelined(ctx, keys.Single, func(pipe redis.Pipeliner) error {
+		change(pipe, keys.Single.Asked())
+		pipe.PExpire(ctx, keys.Single.Asked(), askedFor)
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("schedule: %s: %w", what, s.blame(keys.Single, err))
+	}
+	return nil
+}
