@@ -1,6 +1,7 @@
 package faults_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"os"
@@ -143,8 +144,63 @@ func TestOutagesOfPrograms(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
-	})
+	}, x.farBehind())
 	x.p.Stop()
+}
+
+// farBehind is a consumer for which more events come than its program handles. What it was five minutes ago another timerd has said.
+func (x *scene) farBehind() outage {
+	var handling context.CancelFunc
+	ended := make(chan struct{})
+	say := func(past streams.Consumers) {
+		past.Instance = "another"
+		if err := streams.SayConsumers(x.T.Context(), x.JS, streams.Config{}, past); err != nil {
+			x.T.Fatal(err)
+		}
+	}
+	return outage{
+		name: "a consumer far behind", level: diag.Warn, check: diag.CheckConsumers,
+		text:   `pay-reader: more events come than are handled: \d{3} events of pay wait, the oldest for .*, up from \d+ within 5m; TIMERS drops them 7d after they fired`,
+		advice: "run more processes of its program",
+		bring: func(*scene) {
+			reader, err := x.JS.CreateConsumer(x.T.Context(), "TIMERS", jetstream.ConsumerConfig{
+				Durable: "pay-reader", FilterSubject: "timers.fired.pay.>", AckPolicy: jetstream.AckExplicitPolicy,
+			})
+			if err != nil {
+				x.T.Fatal(err)
+			}
+			var past streams.Consumers
+			for ago := range int64(5) {
+				past.AddSample("pay-reader", streams.ConsumerSample{Minute: streams.Minute(time.Now()) - 5 + ago, Waiting: uint64(10 + 10*ago)})
+			}
+			say(past)
+			x.fire("pay:order:timeout", 150)
+			for n := range 600 { // so that the backlog grows however long this takes
+				x.Do("FCALL", "timer_set", 1, fmt.Sprint("pay:order:later:", n), "p", "PX", 500*(n+1))
+			}
+			var ctx context.Context
+			ctx, handling = context.WithCancel(x.T.Context())
+			go func() {
+				defer close(ended)
+				for ctx.Err() == nil {
+					m, err := reader.Next(jetstream.FetchMaxWait(time.Second))
+					<-time.After(time.Second) // its handler takes so long
+					if err == nil {
+						_ = m.Ack() // else it comes again
+					}
+				}
+			}()
+		},
+		end: func(*scene) {
+			handling()
+			<-ended
+			x.Says(0, "cancel --all pay --yes")
+			if err := x.JS.DeleteConsumer(x.T.Context(), "TIMERS", "pay-reader"); err != nil {
+				x.T.Fatal(err)
+			}
+			say(streams.Consumers{})
+		},
+	}
 }
 
 // A NATS server that has no more room by its own limit is named with its reason. Room is made without a restart.
