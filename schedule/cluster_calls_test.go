@@ -65,8 +65,12 @@ func TestClusterFewCalls(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, rest, _ := strings.Cut(info, "cmdstat_fcall:")
-		_, _ = fmt.Sscanf(rest, "calls=%d", &calls)
+		for _, command := range []string{"fcall", "evalsha"} {
+			n := 0
+			_, rest, _ := strings.Cut(info, "cmdstat_"+command+":")
+			_, _ = fmt.Sscanf(rest, "calls=%d", &n)
+			calls += n
+		}
 		return calls
 	}
 	before := calls()
