@@ -9,10 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/redis/go-redis/v9"
-
 	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/internal/query"
+	"github.com/timerd-io/timerd/internal/rights"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -50,7 +49,7 @@ func Audit(ctx context.Context, s *schedule.Schedule, tell func([]Audited)) ([]A
 		case err == nil:
 			a.read = time.Now()
 			tell(a.list())
-		case time.Since(a.read) > takenWithin, redis.IsPermissionError(err): // else it may pass, as a failover does
+		case time.Since(a.read) > takenWithin, rights.Refused(err): // else it may pass, as a failover does
 			return a.list(), err
 		}
 		if !backoff.Sleep(ctx, askEvery) {

@@ -61,7 +61,7 @@ func (c *Consumer) tellFault(part part, err error) {
 // tellRecovery logs that a part works again, after how long.
 func (c *Consumer) tellRecovery(part part, after time.Duration) {
 	if part == partTrim {
-		c.Logger.Info("trimming old retry ids works again", "after", after)
+		c.Logger.Info("ids of old retries are removed again", "after", after)
 		return
 	}
 	c.Logger.Info("retry consumer works again", "source", part.String(), "after", after)
