@@ -240,14 +240,24 @@ func (d *Redis) library(ctx context.Context, r *diag.Findings) {
 	}
 }
 
-// steps tells of the library of steps where the one that clients call is of this version, as a timerd of it has loaded
-// it.
+// steps tells of the library of steps where the one that clients call is of this version. A timerd loads it when it
+// starts: where none has served the database, there is nothing to tell.
 func (d *Redis) steps(ctx context.Context, r *diag.Findings) {
 	has, err := d.node.HasSteps(ctx)
-	if err == nil && !has {
+	if err != nil {
+		r.Warn("run timerd doctor again", "%v", err)
+		return
+	}
+	if !has && d.isServed(ctx) {
 		r.Warn("give Redis memory, and timerd's user the right to load functions: each sweep tries again; "+rights.Grant(rights.UnknownUser, "+function|load"),
 			"timerd's steps are not loaded, and run as scripts, which takes Redis longer")
 		return
 	}
 	r.OK("loaded, of this version; payloads up to %d bytes", d.MaxPayload)
+}
+
+// isServed reports whether timerds have served the database within a day. A cluster has one database alone.
+func (d *Redis) isServed(ctx context.Context) bool {
+	n, err := d.rdb.Exists(ctx, keys.Single.About()).Result()
+	return d.inCluster() || err != nil || n > 0
 }
