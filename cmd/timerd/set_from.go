@@ -256,10 +256,11 @@ func isLineFault(err error) bool {
 
 // setLines sets the timers of the lines without a fault, in their order, and returns a result for each.
 func (b *fileSetter) setLines(ctx context.Context, lines []bulkLine) (results []client.SetResult, err error) {
-	for first, next := 0, 0; first < len(lines); first = next {
+	for len(lines) > 0 {
 		var settings []client.Setting
 		var imported []schedule.Imported
-		for next = first; next < len(lines) && (lines[next].imported != nil) == (lines[first].imported != nil); next++ {
+		next := 0
+		for ; next < len(lines) && (lines[next].imported != nil) == (lines[0].imported != nil); next++ {
 			switch l := lines[next]; {
 			case l.fault != nil:
 			case l.imported != nil:
@@ -268,6 +269,7 @@ func (b *fileSetter) setLines(ctx context.Context, lines []bulkLine) (results []
 				settings = append(settings, l.setting)
 			}
 		}
+		lines = lines[next:]
 		if len(imported) > 0 && b.schedule == nil {
 			s := schedule.New(b.rdb, schedule.DefaultMaxPayload)
 			if b.most, err = s.PayloadLimit(ctx); err != nil {
