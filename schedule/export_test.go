@@ -45,5 +45,8 @@ func (n *Node) UnusedSince(longer time.Duration) {
 	}
 }
 
+// ForgetRefusal has the node give the library of steps to a server that refused it.
+func (n *Node) ForgetRefusal() { n.stepsRefused = time.Time{} }
+
 // StepsName returns the name of the library of steps.
 func (ix *Index) StepsName() string { return ix.scripts.Load().steps().name }

@@ -68,7 +68,7 @@ func (h *Hold) Lasts(at Millis) bool { return h.Resume == nil && (h.Until == 0 |
 // latest after the time for which it was to last. Only one that a clock made which was ahead, and is back, differs.
 func (h Hold) bounded(now Millis) Hold {
 	lasts := cmp.Or(Millis(h.For), h.Until-h.Since) // an earlier version has written no For
-	if h.Until > 0 && h.Until > now.Add(AheadBy)+lasts {
+	if lasts > 0 && h.Until > now.Add(AheadBy)+lasts {
 		h.Until = now + lasts
 	}
 	if h.Since > now.Add(AheadBy) {

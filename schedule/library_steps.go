@@ -36,8 +36,8 @@ func (s *stepServers) set(server *redis.Client, name string, has bool) {
 // right. Then the steps run as scripts there until it is loaded.
 func (s *stepServers) load(ctx context.Context, server *redis.Client, l stepLibrary) error {
 	err := server.FunctionLoad(ctx, l.text).Err()
-	if err != nil && strings.HasSuffix(err.Error(), "already exists") { // by another timerd of this version
-		err = nil
+	if err != nil && strings.HasSuffix(err.Error(), fmt.Sprintf("Library '%s' already exists", l.name)) {
+		err = nil // another timerd of this version has loaded it
 	}
 	s.set(server, l.name, err == nil)
 	if err != nil {
@@ -46,12 +46,16 @@ func (s *stepServers) load(ctx context.Context, server *redis.Client, l stepLibr
 	return nil
 }
 
+// refusedFor is the time after which a server that has refused the library of steps is given it again: it has more than
+// 100 kB.
+const refusedFor = 10 * time.Second
+
 // unusedFor is the time without a timerd that uses a library of steps after which it is deleted. A timerd without its
 // library loads it again, so this only spares one that begins from it.
 const unusedFor = time.Minute
 
 // ensureSteps loads the library of the steps if it is not among the names of a server's, and deletes those of this
-// database that no timerd uses any more. Whatever the server refuses is left to the next call: without the library the
+// database that no timerd uses any more. Whatever the server refuses is left to a later call: without the library the
 // steps run as scripts.
 func (n *Node) ensureSteps(ctx context.Context, names []string) error {
 	s := n.schedule
@@ -59,14 +63,20 @@ func (n *Node) ensureSteps(ctx context.Context, names []string) error {
 	for _, name := range names {
 		if name == own.name {
 			has = true
-		} else if strings.HasPrefix(name, stepLibraryPrefix(s.db)) {
+		} else if isStepLibrary(name, s.db) {
 			others = append(others, name)
 		}
 	}
 	if has {
 		s.loaded.set(n.server, own.name, true)
-	} else if err := s.loaded.load(ctx, n.server, own); err != nil && !isAnswer(err) {
-		return err
+	} else if time.Since(n.stepsRefused) > refusedFor {
+		err := s.loaded.load(ctx, n.server, own)
+		if err != nil && !isAnswer(err) {
+			return err
+		}
+		if err != nil {
+			n.stepsRefused = time.Now()
+		}
 	}
 	for _, name := range n.unusedSteps(ctx, others) {
 		if err := n.server.FunctionDelete(ctx, name).Err(); err != nil && !isAnswer(err) {

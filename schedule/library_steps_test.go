@@ -77,6 +77,7 @@ func TestStepsRunAsScriptsUntilTheLibraryCanBeLoaded(t *testing.T) {
 	}
 
 	x.do("CONFIG", "SET", "maxmemory", 0)
+	young.ForgetRefusal()
 	young.ensures()
 	if has, err := young.HasSteps(t.Context()); err != nil || !has {
 		t.Fatalf("the library of steps is missing: %v", err)
@@ -120,10 +121,12 @@ func TestLibrariesThatNobodyUsesAreDeleted(t *testing.T) {
 	t.Cleanup(func() { _ = other.Close() })
 	elsewhere := newIndexFor(t, other, other, 1000)
 	young := newIndexFor(t, x.rdb, x.rdb, 999)
-	x.do("FUNCTION", "LOAD", "#!lua name=timerd_0x\nredis.register_function('theirs', function() end)\n")
+	for i, name := range []string{"timerd_0x", "timerd_0_mine"} {
+		x.do("FUNCTION", "LOAD", fmt.Sprintf("#!lua name=%s\nredis.register_function('theirs_%d', function() end)\n", name, i))
+	}
 	want := func(names ...string) {
 		t.Helper()
-		names = append(names, "timerd", "timerd_0x", elsewhere.StepsName())
+		names = append(names, "timerd", "timerd_0x", "timerd_0_mine", elsewhere.StepsName())
 		slices.Sort(names)
 		if found := x.libraries(); !slices.Equal(found, names) {
 			t.Fatalf("libraries %q, want %q", found, names)
@@ -151,6 +154,22 @@ func TestLibrariesThatNobodyUsesAreDeleted(t *testing.T) {
 	x.awaitExpiry(k)
 	x.claims(k + " deadline p")
 	want(x.StepsName(), young.StepsName())
+}
+
+// Where a library of somebody else has taken the name of a step's function, the steps run as scripts.
+func TestStepsRunAsScriptsWhereTheirNameIsTaken(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.do("FUNCTION", "DELETE", x.StepsName())
+	x.do("FUNCTION", "LOAD", fmt.Sprintf("#!lua name=theirs\nredis.register_function('%s_claim', function() end)\n", x.StepsName()))
+	x.ForgetRefusal()
+	x.ensures()
+	if has, err := x.HasSteps(t.Context()); err != nil || has {
+		t.Fatalf("the library of steps was loaded: %v", err)
+	}
+	x.do("FCALL", "timer_set", 1, k, "p", "PX", 20)
+	x.awaitExpiry(k)
+	x.claims(k + " deadline p")
 }
 
 // moving is a Redis that moves from server to server, as one behind Sentinel does.

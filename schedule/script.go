@@ -46,8 +46,17 @@ type scripts struct {
 // of several versions, payload limits and databases each have their own.
 type stepLibrary struct{ name, text string }
 
+// stepHashBytes is the length of the hash in the names of the step libraries, of which each byte takes two letters.
+const stepHashBytes = 6
+
 // stepLibraryPrefix begins the names of the step libraries of a database.
 func stepLibraryPrefix(db int) string { return fmt.Sprintf("%s_%d_", LibraryName, db) }
+
+// isStepLibrary reports whether a library has a name as timerd gives to the steps of a database.
+func isStepLibrary(name string, db int) bool {
+	hash, ok := strings.CutPrefix(name, stepLibraryPrefix(db))
+	return ok && len(hash) == 2*stepHashBytes && strings.Trim(hash, "0123456789abcdef") == ""
+}
 
 // function returns the name of a step's function.
 func (l stepLibrary) function(step string) string { return l.name + "_" + step }
@@ -92,7 +101,8 @@ func (s *scripts) makeSteps(prefix string) stepLibrary {
 		fmt.Fprintf(&register, "redis.register_function { function_name = LIBRARY .. '_%s', callback = steps.%[1]s, flags = {%s} }\n", name, flagsOf(head))
 	}
 	text := s.rooms.assemble("", b.String()) + register.String()
-	name := fmt.Sprintf("%s%.6x", prefix, sha256.Sum256([]byte(text)))
+	hash := sha256.Sum256([]byte(text))
+	name := fmt.Sprintf("%s%x", prefix, hash[:stepHashBytes])
 	return stepLibrary{name: name, text: fmt.Sprintf("#!lua name=%s\nlocal LIBRARY = '%[1]s'\n%s", name, text)}
 }
 
