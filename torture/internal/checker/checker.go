@@ -251,7 +251,7 @@ func (j *judge) stray(key string, t *timeline, m history.Message) {
 		return
 	}
 	for _, f := range t.firings {
-		if !f.isOf(m) || f.force != must || f.cameApartFrom(m) {
+		if !f.isOf(m) || f.force != must || m.Payload != f.payload && f.cameApartFrom(m) {
 			continue
 		}
 		switch {
