@@ -21,10 +21,10 @@ const maxHints = 500_000
 // proves nothing, or that nothing explains it any more.
 const (
 	// linger is the time for which expired events wait for others, and longestLinger the longest one while timers are
-	// fired as fast as possible. By then nearly all are explained by a claim; earlier, the schedule would have to note
-	// each. The schedule leaves expired events of timers that are due in the buffer, to wait for the claim. It is asked
-	// about them again every askAgain: an event must not grow so old that it proves nothing, or that nothing explains it
-	// any more.
+	// fired as fast as possible. By then nearly all are explained by a claim; earlier, the schedule would have to
+	// note each. The schedule leaves expired events of timers that are due in the buffer, to wait for the claim. It
+	// is asked about them again every askAgain: an event must not grow so old that it proves nothing, or that nothing
+	// explains it any more.
 	linger        = 10 * time.Millisecond
 	longestLinger = 500 * time.Millisecond
 	askAgain      = 1500 * time.Millisecond

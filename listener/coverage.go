@@ -4,11 +4,11 @@ package listener
 type Coverage interface {
 	// Gap is called after each time in which events may have been missed, once they flow again.
 	Gap(reason string)
-	// SetComplete(false) says that the events that adoption needs are missing although others arrive, or that the user may
-	// not subscribe to them; SetComplete(true), that they arrive again.
+	// SetComplete(false) says that the events that adoption needs are missing although others arrive, or that the
+	// user may not subscribe to them; SetComplete(true), that they arrive again.
 	SetComplete(complete bool)
-	// SetBeyond says whether timers exist in apps outside the namespaces whose keys are not followed, so that only audits
-	// find changes of these keys.
+	// SetBeyond says whether timers exist in apps outside the namespaces whose keys are not followed, so that only
+	// audits find changes of these keys.
 	SetBeyond(beyond bool)
 	// Audited receives after an audit, which may have forgotten some apps.
 	Audited() <-chan struct{}

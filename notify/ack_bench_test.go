@@ -22,8 +22,8 @@ import (
 
 const ackWindow = 4096
 
-// BenchmarkAcks measures the cost of publishing an event and taking its acknowledgement, with 4,096 events in flight, on
-// a server in the same process:
+// BenchmarkAcks measures the cost of publishing an event and taking its acknowledgement, with 4,096 events in flight,
+// on a server in the same process:
 //
 //   - own: the whole Publisher, with leases, tries and settling.
 //   - PublishMsgAsync: package jetstream's futures with its handlers of acknowledgements and errors, and nothing else.

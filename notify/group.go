@@ -24,8 +24,8 @@ const (
 	// batchPatience bounds the wait of the next batch for those with the server. A server that has just lost the
 	// leadership answers nothing.
 	batchPatience = time.Second
-	// maxFlying bounds the batches with the server: one while the next gathers, and another one once that is full, so that
-	// the server is busy while it is written.
+	// maxFlying bounds the batches with the server: one while the next gathers, and another one once that is full, so
+	// that the server is busy while it is written.
 	maxFlying = 2
 )
 

@@ -20,8 +20,8 @@ const (
 	longestProbe = 2 * time.Second
 	// staleAfter bounds the age of JetStream's last good answer.
 	staleAfter = 4500 * time.Millisecond
-	// trialTime is the time without a refusal after which a stream that looks healthy counts as such, though it has stored
-	// no event.
+	// trialTime is the time without a refusal after which a stream that looks healthy counts as such, though it has
+	// stored no event.
 	trialTime = 5 * time.Second
 )
 
@@ -39,8 +39,8 @@ type healthState struct {
 	changedAt  time.Time // when connected changed
 	fault      error     // why the stream takes no events; nil if it does
 	faultSince time.Time
-	// looked says that a look at the stream has found the fault, so that a look can find its end. Otherwise an event was
-	// refused for a reason that no look shows; once the stream looks healthy, events are tried one at a time.
+	// looked says that a look at the stream has found the fault, so that a look can find its end. Otherwise an event
+	// was refused for a reason that no look shows; once the stream looks healthy, events are tried one at a time.
 	looked     bool
 	trialSince time.Time // since when events are tried; zero if none are
 	faultBytes int       // payload bytes of the last refused event

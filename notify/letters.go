@@ -18,8 +18,8 @@ import (
 const (
 	// letterShare is the part of the window, in firings and bytes, for dead letters.
 	letterShare = 4
-	// letterFlow is the time after a stored dead letter for which others wait for room in that part. Later they are given
-	// back.
+	// letterFlow is the time after a stored dead letter for which others wait for room in that part. Later they are
+	// given back.
 	letterFlow = time.Second
 	// logLateEvery is the interval of lines about timers that are too late, above the level for debugging.
 	logLateEvery = 10 * time.Second

@@ -7,8 +7,8 @@ import (
 )
 
 const (
-	// fewestAhead is the number of events ahead that makes an acknowledgement measure the time of each. A server may answer
-	// only once it has stored all of them, so fewer would look slow.
+	// fewestAhead is the number of events ahead that makes an acknowledgement measure the time of each. A server may
+	// answer only once it has stored all of them, so fewer would look slow.
 	fewestAhead = 16
 	// paceBatches and paceFor bound the number and age of the batches of which the quickest counts: a stall of the disk
 	// says nothing about later batches. After paceFor without a batch, one is tried.
@@ -16,8 +16,8 @@ const (
 	paceFor     = 2 * time.Second
 	// manyEvents is the size that makes a batch measure the time of each event: in a small one the fixed cost prevails.
 	manyEvents = 100
-	// firstBatch and firstShare are the assumed times of a batch, and of each event in a large one, before any was measured:
-	// those of a disk of 2026 with 0.2 ms for a sync.
+	// firstBatch and firstShare are the assumed times of a batch, and of each event in a large one, before any was
+	// measured: those of a disk of 2026 with 0.2 ms for a sync.
 	firstBatch = 3 * time.Millisecond
 	firstShare = 40 * time.Microsecond
 	// gain is the least gain in speed that makes a batch worth it.
@@ -25,8 +25,8 @@ const (
 	// sample is the number of events that measure the time of each: so many may always be with the server, once one was
 	// acknowledged.
 	sample = 2 * fewestAhead
-	// firstStale is the age of a measurement after which a sample is published alone: the disk may be slow indeed, or the
-	// machine had stalled. The next age is twice as long, and so on up to stale.
+	// firstStale is the age of a measurement after which a sample is published alone: the disk may be slow indeed, or
+	// the machine had stalled. The next age is twice as long, and so on up to stale.
 	firstStale = 100 * time.Millisecond
 	stale      = 10 * time.Second
 )

@@ -15,7 +15,8 @@ const (
 	// settleBatch bounds the firings settled in one call: enough to share the fixed cost of the call, few enough not to
 	// hold Redis.
 	settleBatch = 256
-	// settleBytes bounds the payload bytes settled in one call, about: Redis takes some 50 µs to free the largest payload.
+	// settleBytes bounds the payload bytes settled in one call, about: Redis takes some 50 µs to free the largest
+	// payload.
 	settleBytes = 4 << 20
 	// settleDelay is the wait of acknowledged firings for others to be settled with. It delays no event.
 	settleDelay = 20 * time.Millisecond
@@ -31,8 +32,8 @@ const (
 // Settler records the outcomes of firings: a schedule.Schedule. The outcomes of one call may be of several partitions,
 // but as far as is known of one server.
 type Settler interface {
-	// ServerOf returns the name of a partition's server, as far as is known, empty if there is only one server. It answers
-	// from memory.
+	// ServerOf returns the name of a partition's server, as far as is known, empty if there is only one server. It
+	// answers from memory.
 	ServerOf(p keys.Partition) string
 	// Settle forgets firings. It must be safe to repeat.
 	Settle(ctx context.Context, outcomes []schedule.Outcome) error

@@ -2,8 +2,8 @@ package notify
 
 import "time"
 
-// tally counts repeated incidents, so that the log has one line for the first, and one now and then for all since. It is
-// for one goroutine at a time.
+// tally counts repeated incidents, so that the log has one line for the first, and one now and then for all since. It
+// is for one goroutine at a time.
 type tally struct {
 	every  time.Duration // the shortest time between two lines
 	logged time.Time

@@ -42,8 +42,8 @@ type agenda struct {
 	queue wakeQueue
 	place int // of the server in the cluster
 	rank  int // of this timerd, for this server
-	// passive says that two timerds of lower rank hear, so that this one does not. It claims only timers that two sweeps
-	// in a row find unclaimed.
+	// passive says that two timerds of lower rank hear, so that this one does not. It claims only timers that two
+	// sweeps in a row find unclaimed.
 	passive  bool
 	sweptDue map[keys.Partition]schedule.Millis // due times found by sweeps, while passive
 	leases   map[keys.Partition]schedule.Millis // end of the first lease that claims do not look for by themselves
@@ -187,8 +187,8 @@ func (a *agenda) isFirst() bool {
 // learn notes a due time, and reports whether the next claim of all has become earlier. a.mu is held.
 func (a *agenda) learn(p keys.Partition, due schedule.Millis) bool {
 	if !a.queue.learn(p, due) {
-		// In a cluster it may have been set after a claim of the known ones whose message is still unread: answers do not
-		// wait for messages. Then only the visit finds it.
+		// In a cluster it may have been set after a claim of the known ones whose message is still unread: answers do
+		// not wait for messages. Then only the visit finds it.
 		if a.server.Name() != "" && a.server.Until(a.queue.known[p]) <= standbyStep {
 			a.queue.keep(p)
 		}

@@ -26,8 +26,8 @@ type asked struct {
 	next string // the id of the one that is to begin, if any
 }
 
-// Audit asks for an audit of the node that also looks for what is missing in any partition. The next audit of everything is it.
-// One that was asked for before and has not begun is not carried out. It never blocks.
+// Audit asks for an audit of the node that also looks for what is missing in any partition. The next audit of
+// everything is it. One that was asked for before and has not begun is not carried out. It never blocks.
 func (r *Reconciler) Audit(id string) {
 	r.asked.mu.Lock()
 	r.asked.next = id

@@ -10,8 +10,8 @@ import (
 const (
 	// auditInterval is the interval of full audits without a gap.
 	auditInterval = 10 * time.Minute
-	// auditShare is the largest part of the time for audits that stand in for events, or follow slots that move one after
-	// the other.
+	// auditShare is the largest part of the time for audits that stand in for events, or follow slots that move one
+	// after the other.
 	auditShare = 10
 	// unfollowedInterval is the interval of audits of the timers alone, while the keys of some are not followed.
 	unfollowedInterval = time.Minute

@@ -15,15 +15,15 @@ import (
 
 // Times and limits of firing that are not worth a setting.
 const (
-	// coalesceFor is the pause between claims under load, so that each brings several timers. At 3,333 timers a second it
-	// keeps the median lateness under 1.2 ms; docs/inside/schedule.md has the gain of a longer one.
+	// coalesceFor is the pause between claims under load, so that each brings several timers. At 3,333 timers a
+	// second it keeps the median lateness under 1.2 ms; docs/inside/schedule.md has the gain of a longer one.
 	coalesceFor = time.Millisecond
 	// coalesceSlots is the same for the masters of a cluster, where due timers usually have a slot each and share the
-	// fixed cost of a call. It adds as much to the lateness. All masters are claimed from at multiples of it, so that the
-	// process wakes up once.
+	// fixed cost of a call. It adds as much to the lateness. All masters are claimed from at multiples of it, so that
+	// the process wakes up once.
 	coalesceSlots = 4 * time.Millisecond
-	// preciseFor is the time before a claim at which the precise timer takes over from Go's: that is up to a millisecond
-	// late in an idle process. BenchmarkSleepUntilClaim compares the two.
+	// preciseFor is the time before a claim at which the precise timer takes over from Go's: that is up to a
+	// millisecond late in an idle process. BenchmarkSleepUntilClaim compares the two.
 	preciseFor = 1200 * time.Microsecond
 	claimGrace = time.Second // for a claim under way when the process stops
 	// slack is the number of firings that a claim expects beyond those of the last one.

@@ -276,8 +276,8 @@ func TestAuditsFollowWhatIsKnownOfEvents(t *testing.T) {
 	})
 }
 
-// An audit that was asked for first restores all partitions. It comes with the next audit of everything that knows whether events are
-// heard, and says what has failed.
+// An audit that was asked for first restores all partitions. It comes with the next audit of everything that knows
+// whether events are heard, and says what has failed.
 func TestAuditsThatAreAskedFor(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {

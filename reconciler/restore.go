@@ -13,8 +13,8 @@ import (
 const (
 	// reasonVanished is the reason of an audit after timers have vanished from the schedule.
 	reasonVanished = "timers vanished"
-	// lasting is the number of consecutive sweeps that must find a timer torn. No step leaves half of a timer behind, but
-	// another timerd may be restoring it.
+	// lasting is the number of consecutive sweeps that must find a timer torn. No step leaves half of a timer behind,
+	// but another timerd may be restoring it.
 	lasting = 2
 	// restoreEach is the number of sweeps between tries to restore timers that could not be.
 	restoreEach = 30

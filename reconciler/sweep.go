@@ -12,7 +12,8 @@ import (
 const (
 	// horizon is the reach of a sweep beyond the next one.
 	horizon = 2 * time.Second
-	// putRightEvery is the interval of corrections of a fast clock's times, unless this timerd has seen the clock ahead.
+	// putRightEvery is the interval of corrections of a fast clock's times, unless this timerd has seen the clock
+	// ahead.
 	putRightEvery = 10 * time.Second
 	// lookEvery is the longest time between two looks of sweeps at each partition of a cluster.
 	lookEvery = 5 * time.Second

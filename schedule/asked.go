@@ -65,8 +65,8 @@ func (a AskedAudits) Progress(node, id string) (p AuditProgress, known bool) {
 	return p, known && json.Unmarshal([]byte(text), &p) == nil
 }
 
-// AskAudit asks the timerds to audit a node, under an id of the caller's without a space. The first in rank of the timerds on that
-// node takes it on within some seconds. It takes the place of one that was asked for before.
+// AskAudit asks the timerds to audit a node, under an id of the caller's without a space. The first in rank of the
+// timerds on that node takes it on within some seconds. It takes the place of one that was asked for before.
 func (s *Schedule) AskAudit(ctx context.Context, node, id string) error {
 	return s.changeAsked(ctx, "ask for an audit", func(pipe redis.Pipeliner, name string) { pipe.HSet(ctx, name, node, id) })
 }

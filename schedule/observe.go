@@ -33,9 +33,9 @@ type Hint struct {
 	// Held is the time for which the hint had to wait while its slot moved between servers of a cluster. Nothing could
 	// happen to its timer meanwhile.
 	Held time.Duration
-	// MayWait allows Observe to leave an expired event for later, if its timer is due in the schedule and its key is gone,
-	// because a claim is about to come. The caller keeps the event until the claim. It gives it again before any newer
-	// hint of its key, or within a second or two, as one that happened when it was left.
+	// MayWait allows Observe to leave an expired event for later, if its timer is due in the schedule and its key is
+	// gone, because a claim is about to come. The caller keeps the event until the claim. It gives it again before
+	// any newer hint of its key, or within a second or two, as one that happened when it was left.
 	MayWait bool
 }
 

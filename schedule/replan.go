@@ -13,8 +13,8 @@ import (
 // as the clock was ahead, that it was armed by a clock that was. What would have come between is planned again.
 
 const (
-	// replanPage and replanPerCall bound the occurrences read, and planned again, by one call: some 0.3 ms, or 2 with the
-	// largest payloads.
+	// replanPage and replanPerCall bound the occurrences read, and planned again, by one call: some 0.3 ms, or 2 with
+	// the largest payloads.
 	replanPage, replanPerCall = 64, 32
 	// mostReplanned bounds the occurrences of a partition in one go.
 	mostReplanned = 4096

@@ -76,8 +76,8 @@ func (ix *Index) ScanMaster(ctx context.Context, m Master, within, lease time.Du
 }
 
 const (
-	// fullEach is the number of sweeps between two full searches of each partition of a cluster; the others search for due
-	// timers alone.
+	// fullEach is the number of sweeps between two full searches of each partition of a cluster; the others search
+	// for due timers alone.
 	fullEach = 30
 	// sweepChunk bounds the partitions of a cluster in one call of a sweep: that takes Redis two or three ms.
 	sweepChunk = 2 * Chunk

@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// longestClaim and longestPause bound a claim and a pause: a clock that was ahead wrote any that lies further ahead.
-	// Package config allows no longer lease, and package notify makes no longer pause.
+	// longestClaim and longestPause bound a claim and a pause: a clock that was ahead wrote any that lies further
+	// ahead. Package config allows no longer lease, and package notify makes no longer pause.
 	longestClaim, longestPause = 30 * time.Second, time.Minute
 	// setBackPage bounds the firings, and the tombstones, changed by one call: some 0.5 ms.
 	setBackPage = 256

@@ -34,8 +34,8 @@ type topology interface {
 	partition(key string) keys.Partition
 	// server returns the server that has a partition, as far as is known.
 	server(ctx context.Context, p keys.Partition) (*redis.Client, error)
-	// masters returns all servers with partitions. A node's view of a cluster may be out of date for some seconds after a
-	// failover.
+	// masters returns all servers with partitions. A node's view of a cluster may be out of date for some seconds
+	// after a failover.
 	masters(ctx context.Context) ([]Master, error)
 	// reload has the places of the partitions read again: a server said that one is elsewhere.
 	reload(ctx context.Context)

@@ -111,7 +111,7 @@ func (x *exported) populate() {
 	x.do("FCALL", "timer_set", 1, "app3:m:t:twice", "second", "PX", 3600_000)
 }
 
-// exportAll exports a timer of every kind, of which one is claimed.
+// exportAll exports a timer of every kind, one of them claimed.
 func exportAll(t *testing.T) (lines string) {
 	t.Helper()
 	server := testenv.Redis(t, devserver.ACL("user default on nopass ~* &* +@all\n"+

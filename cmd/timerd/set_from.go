@@ -197,7 +197,7 @@ func (b *fileSetter) send(ctx context.Context, line int, end int64) {
 	}()
 }
 
-// settle waits for what is under way, reports the lines that are bad, and notes that all of them are done.
+// settle waits for the batch under way, reports its bad lines, and notes that all of them are done.
 func (b *fileSetter) settle() error {
 	sent := b.sent
 	if sent == nil {
@@ -215,7 +215,7 @@ func (b *fileSetter) settle() error {
 	return nil
 }
 
-// report counts what became of lines, and reports those that are bad.
+// report counts the outcomes of lines, and reports the bad ones.
 func (b *fileSetter) report(sent *bulk) error {
 	var failed error
 	unknown, next := 0, 0

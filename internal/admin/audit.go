@@ -31,9 +31,10 @@ type Audited struct {
 // ErrUnattended says that no timerd is alive which could audit.
 var ErrUnattended = errors.New("no timerd is alive, and only timerds audit: start one, which audits at its start")
 
-// Audit asks the timerds to audit every server of the schedule now, and returns once all have. It calls tell with how far they are. A
-// server is missing if no timerd takes its audit on within some 10 s, or if one that did is silent or fails for as long: the error names
-// it, and the results have the others. If ctx ends, the audits that have begun go on. An error may be ErrUnattended.
+// Audit asks the timerds to audit every server of the schedule now, and returns once all have. It calls tell with how
+// far they are. A server is missing if no timerd takes its audit on within some 10 s, or if one that did is silent or
+// fails for as long: the error names it, and the results have the others. If ctx ends, the audits that have begun go
+// on. An error may be ErrUnattended.
 func Audit(ctx context.Context, s *schedule.Schedule, tell func([]Audited)) ([]Audited, error) {
 	members, err := query.Members(ctx, s)
 	if err == nil && !slices.ContainsFunc(members, func(m query.Member) bool { return m.Alive }) {
@@ -77,7 +78,7 @@ type asked struct {
 	renewed bool      // it was asked for once more
 }
 
-// look asks for what was not asked for yet, and reports whether an audit is open.
+// look asks for the audit of each new server, and reports whether an audit is open.
 func (a *audits) look(ctx context.Context) (open bool, err error) {
 	nodes, err := a.schedule.UndatedNodes(ctx)
 	if len(nodes) == 0 && err != nil {
@@ -149,7 +150,7 @@ func (a *audits) list() []Audited {
 	return list
 }
 
-// missing returns an error that names what was not audited, or not as a whole.
+// missing returns an error that names the servers without a whole audit.
 func (a *audits) missing() error {
 	var wrong []error
 	for _, one := range a.list() {
@@ -169,7 +170,7 @@ func (a *audits) missing() error {
 	return errors.Join(wrong...)
 }
 
-// forget forgets what was asked for.
+// forget takes back this caller's requests.
 func (a *audits) forget(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()

@@ -35,8 +35,8 @@ func (w *world) setClock(clock *lab.Clock, ahead time.Duration) {
 	}, "Redis to show the clock")
 }
 
-// A namespace is resumed at a rate while Redis's clock is an hour ahead. Once that is back, the times that were drawn by it are drawn
-// again, at the rate, and what becomes due is free.
+// A namespace is resumed at a rate while Redis's clock is an hour ahead. Once that is back, the times that were drawn
+// by it are drawn again, at the rate, and what becomes due is free.
 func TestResumeByAClockThatWasAhead(t *testing.T) {
 	t.Parallel()
 	w, clock := newWorldWithClock(t)
@@ -73,8 +73,8 @@ func TestResumeByAClockThatWasAhead(t *testing.T) {
 	w.became("app:x:t:1 fired, app:x:t:2 fired, app:x:t:3 fired, app:x:t:4 fired, app:x:t:5 fired, app:x:t:6 fired, app:x:t:7 fired")
 }
 
-// Holds that begin while Redis's clock is an hour ahead last as long as they were asked to once it is back. A hold that began before
-// and was prolonged meanwhile keeps its beginning.
+// Holds that begin while Redis's clock is an hour ahead last as long as they were asked to once it is back. A hold
+// that began before and was prolonged meanwhile keeps its beginning.
 func TestHoldsByAClockThatWasAhead(t *testing.T) {
 	t.Parallel()
 	w, clock := newWorldWithClock(t)

@@ -128,7 +128,7 @@ func (r *releaser) take(ctx context.Context) (taken bool, err error) {
 // errReleasedElsewhere says that another caller carries the resumes on.
 var errReleasedElsewhere = errors.New("another timerd is carrying out the resume")
 
-// advance has a round of all resumes, ends holds whose time is over, and corrects those that a clock made which was ahead.
+// advance has a round of all resumes, ends holds whose time is over, and bounds holds made by a clock that was ahead.
 func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (ResumeProgress, error) {
 	var err error
 	if r.taken, err = r.take(ctx); err != nil {

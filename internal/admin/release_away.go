@@ -18,8 +18,8 @@ import (
 const (
 	// changeTimeout bounds a change of the list, which is on one master of a cluster.
 	changeTimeout = 3 * time.Second
-	// passTimeout bounds the wait for all partitions of a server that answers, however slowly: a master of a cluster of three gives 22
-	// answers, so each may take 0.2 s. schedule.HoldAnswer bounds the wait for one that does not.
+	// passTimeout bounds the wait for all partitions of a server that answers, however slowly: a master of a cluster
+	// of three gives 22 answers, so each may take 0.2 s. schedule.HoldAnswer bounds the wait for one that does not.
 	passTimeout = 5 * time.Second
 	// silentFor is for how long a resume does not ask a server again that did not answer, so that the others go on.
 	silentFor = time.Second

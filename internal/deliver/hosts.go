@@ -127,8 +127,8 @@ func (h *hosts) begin(name string, e *Endpoint, p *places) (*call, *held) {
 	return c, nil
 }
 
-// patience returns for how long a delivery waits at least whose host was refused a place. One to a healthy host waits for
-// its share or a proof, which others' answers may bring soon.
+// patience returns for how long a delivery waits at least whose host was refused a place. One to a healthy host waits
+// for its share or a proof, which others' answers may bring soon.
 func (x *host) patience(e *Endpoint, p *places) time.Duration {
 	switch {
 	case x.known == healthy && x.slow == 0:

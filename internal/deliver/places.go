@@ -16,8 +16,8 @@ const (
 )
 
 const (
-	// Of all places, hosts whose last call failed may have a quarter, and these and unknown ones a half. Healthy ones may
-	// die too, and leave the last eighth.
+	// Of all places, hosts whose last call failed may have a quarter, and these and unknown ones a half. Healthy ones
+	// may die too, and leave the last eighth.
 	failingShare  = 4
 	unprovenShare = 2
 	provedShare   = 8
@@ -27,7 +27,8 @@ const (
 	lastShare   = 4
 	freeShare   = 8
 	leastShare  = 2
-	// healthySlow is how many slow calls a healthy host may have while places are scarce: any call is slow now and then.
+	// healthySlow is how many slow calls a healthy host may have while places are scarce: any call is slow now and
+	// then.
 	healthySlow = 2
 )
 

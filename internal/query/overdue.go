@@ -12,11 +12,12 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// overdueRounds is in how many calls beyond the first one the timers of a partition with more are looked at: some 20,000 entries.
+// overdueRounds is the number of further calls for partitions with more timers than one call looks at: some 20,000
+// entries.
 const overdueRounds = 20
 
-// overdueChunk is how many partitions one call looks at: with 32 holds, of which each partition may still have
-// another list, it takes 5 ms at most.
+// overdueChunk is the number of partitions a call looks at: with 32 holds, and another list of them in each
+// partition, it takes 5 ms at most.
 const overdueChunk = 32
 
 // Overdue is the timers of a node that have been due for long, and are not settled.

@@ -124,9 +124,8 @@ type candidate struct {
 	at entry
 }
 
-// judge returns those of the entries that are timers of the query, with their states: those of firings, and what is
-// held as soon as a claim looks at it. It comes before their records, which those that are settled meanwhile do not
-// have.
+// judge returns the timers of the query among the entries, with their states. A timer counts as held if the next claim
+// will hold it. Records are read later: timers settled meanwhile have none.
 func (w *walk) judge(ctx context.Context, entries []entry) ([]candidate, error) {
 	var all, firings []candidate
 	for _, e := range entries {
@@ -186,8 +185,8 @@ const wholePayload = -1
 // recordsChunk is how many records one call is asked for: it returns fewer where they are large.
 const recordsChunk = 64
 
-// describe returns timers with what their records say, and of each payload so many bytes at most. Those that have left
-// the index since are left out, and those whose slots have begun to move.
+// describe returns timers with their records, and at most some bytes of each payload. It leaves out timers that have
+// left the index since, and those in slots that have begun to move.
 func (w *walk) describe(ctx context.Context, all []candidate, payload int) ([]Timer, error) {
 	type place struct {
 		p    keys.Partition

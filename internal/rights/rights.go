@@ -38,8 +38,7 @@ const (
 	// withoutConfig is a right without which timerd works, and cannot look at what Redis is set to; withoutDelete one
 	// without which the libraries of earlier versions stay.
 	withoutConfig, withoutDelete = "+config|get", "+function|delete"
-	// anyDatabase grants every database of a Valkey whose ACLs have databases. db= would replace those that the user
-	// has.
+	// anyDatabase grants every database of a Valkey whose ACLs have databases. db= would replace the user's own.
 	anyDatabase = "alldbs"
 )
 

@@ -11,7 +11,8 @@ import (
 // askedEvery is how often to look whether a command asks for an audit, and to tell how far one is.
 const askedEvery = time.Second
 
-// auditAsked carries out the audits that commands ask for, of the nodes of which this timerd is the first, until ctx ends.
+// auditAsked carries out the audits that commands ask for, of the nodes of which this timerd is the first, until ctx
+// ends.
 func (s *nodes) auditAsked(ctx context.Context) {
 	begun := map[string]string{} // the id of the last audit that was begun here, by the name of its node
 	for beat := 1; backoff.Sleep(ctx, askedEvery); beat++ {

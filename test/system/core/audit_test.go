@@ -9,8 +9,8 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
-// An audit that is asked for finds what no sweep sees: as many timers are missing as records. It says what it has done, once, and is
-// told of by each of several commands at a time. Without a timerd there is none.
+// An audit that is asked for finds what no sweep sees: as many timers are missing as records. It says what it has
+// done, once, and is told of by each of several commands at a time. Without a timerd there is none.
 func TestAuditCommand(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)

@@ -148,7 +148,8 @@ func TestOutagesOfPrograms(t *testing.T) {
 	x.p.Stop()
 }
 
-// farBehind is a consumer for which more events come than its program handles. What it was five minutes ago another timerd has said.
+// farBehind is a consumer for which more events come than its program handles. What it was five minutes ago another
+// timerd has said.
 func (x *scene) farBehind() outage {
 	var handling context.CancelFunc
 	ended := make(chan struct{})

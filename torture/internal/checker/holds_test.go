@@ -60,7 +60,8 @@ func TestVerdictsOnHolds(t *testing.T) {
 		w.command(history.HoldOp{Namespace: "held", Kind: kind, Outcome: history.Unknown}, to)
 		w.command(history.HoldOp{Namespace: "held", Kind: kind}, to+1000)
 	}
-	// missing has a timer fire and its retry too, while the next timer of the key runs out and fires without its payload.
+	// missing has a timer fire and its retry too, while the next timer of the key runs out and fires without its
+	// payload.
 	missing := func(w *world, due int64) {
 		m := w.fire(w.set(5200, history.Timer, key, "p", 400))
 		w.set(5620, history.Set, key, "q", 5380)
