@@ -96,6 +96,9 @@ func (x *index) becomeDue(names ...string) int64 {
 			x.awaitClock(at)
 			return at
 		}
+		for _, name := range names {
+			x.do("FCALL", "timer_cancel", 1, name)
+		}
 	}
 }
 
