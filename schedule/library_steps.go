@@ -69,14 +69,8 @@ func (n *Node) ensureSteps(ctx context.Context, names []string) error {
 	}
 	if has {
 		s.loaded.set(n.server, own.name, true)
-	} else if time.Since(n.stepsRefused) > refusedFor {
-		err := s.loaded.load(ctx, n.server, own)
-		if err != nil && !isAnswer(err) {
-			return err
-		}
-		if err != nil {
-			n.stepsRefused = time.Now()
-		}
+	} else if err := n.offerSteps(ctx, own); err != nil {
+		return err
 	}
 	for _, name := range n.unusedSteps(ctx, others) {
 		if err := n.server.FunctionDelete(ctx, name).Err(); err != nil && !isAnswer(err) {
@@ -86,17 +80,42 @@ func (n *Node) ensureSteps(ctx context.Context, names []string) error {
 	return nil
 }
 
-// unusedSteps returns those of some libraries of steps that no timerd has said for long that it uses.
+// offerSteps loads the library of the steps, unless the server has just refused it.
+func (n *Node) offerSteps(ctx context.Context, own stepLibrary) error {
+	n.mu.Lock()
+	refused := n.stepsRefused
+	n.mu.Unlock()
+	if time.Since(refused) < refusedFor {
+		return nil
+	}
+	err := n.schedule.loaded.load(ctx, n.server, own)
+	if !isAnswer(err) {
+		return err
+	}
+	n.mu.Lock()
+	n.stepsRefused = time.Now()
+	n.mu.Unlock()
+	return nil
+}
+
+// unusedSteps returns the libraries of steps, of some, without a user for unusedFor.
 func (n *Node) unusedSteps(ctx context.Context, names []string) (unused []string) {
+	var since map[string]time.Time
+	n.mu.Lock()
+	earlier := n.unusedSince
+	n.mu.Unlock()
+	defer func() {
+		n.mu.Lock()
+		n.unusedSince = since
+		n.mu.Unlock()
+	}()
 	if len(names) == 0 {
-		n.unusedSince = nil
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
 	said, err := n.schedule.rdb.HVals(ctx, keys.Single.About()).Result()
 	if err != nil { // in a cluster it may be another master, which must not hold up this one
-		n.unusedSince = nil
 		return nil
 	}
 	used := map[string]bool{}
@@ -106,9 +125,9 @@ func (n *Node) unusedSteps(ctx context.Context, names []string) (unused []string
 			used[about.Steps] = true
 		}
 	}
-	since := map[string]time.Time{}
+	since = map[string]time.Time{}
 	for _, name := range names {
-		before, ok := n.unusedSince[name]
+		before, ok := earlier[name]
 		switch {
 		case used[name]:
 		case !ok:
@@ -119,7 +138,6 @@ func (n *Node) unusedSteps(ctx context.Context, names []string) (unused []string
 			unused = append(unused, name)
 		}
 	}
-	n.unusedSince = since
 	return unused
 }
 

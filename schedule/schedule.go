@@ -96,7 +96,6 @@ type Node struct {
 	limit      int       // payload limit of the function library when it was looked at last, in bytes; 0 before
 	unloaded   bool      // Load could not ask this server, or that was out of memory
 
-	// When the server refused the library of steps last. Like unusedSince, of EnsureLibrary.
-	stepsRefused time.Time
-	unusedSince  map[string]time.Time // since when libraries of steps were found to be used by nobody; of EnsureLibrary
+	stepsRefused time.Time            // when the server refused the library of steps last
+	unusedSince  map[string]time.Time // since when libraries of steps were found without a user
 }
