@@ -17,6 +17,7 @@ VERSION ?=
 GOLANGCI_LINT_VERSION := v2.15.0
 GOVULNCHECK_VERSION := v1.8.0
 GORELEASER_VERSION := v2.15.4
+NFPM_VERSION := v2.45.0
 
 LINT := $(CURDIR)/bin/golangci-lint run --allow-serial-runners
 
@@ -110,7 +111,8 @@ api-test: ## vet and run what checks the console's answers against its OpenAPI d
 	cd internal/console/apitest && go mod tidy -diff && go vet -race ./... && go test -race -vet=off ./...
 
 deploy-test: ## vet and run what checks docker-compose.yml, the chart, the rules and the dashboard: a module of its own
-	@scripts/deps.sh go redis redis_cli promtool
+	@scripts/deps.sh go redis redis_cli promtool dpkg systemd
+	@scripts/tool.sh github.com/goreleaser/nfpm/v2/cmd/nfpm@$(NFPM_VERSION)
 	cd deploy/test && go mod tidy -diff && GOFLAGS= go vet ./... && GOFLAGS= go test -vet=off ./... # without the race detector, which helm is slow to compile with
 
 release-check: ## what goreleaser says of .goreleaser.yaml
@@ -118,8 +120,9 @@ release-check: ## what goreleaser says of .goreleaser.yaml
 	@scripts/tool.sh github.com/goreleaser/goreleaser/v2@$(GORELEASER_VERSION)
 	bin/goreleaser check
 
-dist: ## archives for Linux and macOS with checksums, in dist/ (VERSION: what they say; TARGETS: linux/amd64 and so on)
+dist: ## archives and packages for Linux and macOS, in dist/ (VERSION: what they say; TARGETS: linux/amd64 and so on)
 	@scripts/deps.sh go
+	@scripts/tool.sh github.com/goreleaser/nfpm/v2/cmd/nfpm@$(NFPM_VERSION)
 	@scripts/dist.sh dist "$(or $(VERSION),$(shell git describe --tags --always --dirty))" $(or $(TARGETS),linux/amd64 linux/arm64 darwin/amd64 darwin/arm64)
 
 tracing-test: ## vet and test the example with OpenTelemetry, a module of its own
@@ -154,8 +157,8 @@ torture: ## timerd under random faults, and a verdict, see docs/inside/torture.m
 	go build -trimpath -o bin/torture ./torture
 	bin/torture run $(if $(SEED),-seed $(SEED)) -minutes $(MINUTES) -shape $(SHAPE) $(ARGS)
 
-deps: ## what all tests need, and what `make test` does not: Chromium, promtool, Node.js, Python's client of Redis, …
-	@scripts/deps.sh go redis redis_cli cc promtool chromium node python_redis openssl
+deps: ## what all tests need, and what `make test` does not: Chromium, promtool, Node.js, PHP, …
+	@scripts/deps.sh go redis redis_cli cc promtool chromium node python_redis php dpkg systemd openssl
 
 clean: ## remove what was built
 	@if [ -d .cache ]; then chmod -R u+w .cache; fi

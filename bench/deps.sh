@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Installs the peers that are measured beside timerd: rabbitmq (the Debian package, without starting its
-# service), postgresql (likewise), bullmq (npm packages into bench/bullmq/node_modules). The Go ones come with
-# go.mod. Usage: bench/deps.sh PEER...
-# What cannot be installed is named, and is no failure: the benchmark leaves it out and says so.
+# Installs the systems measured beside timerd: rabbitmq (the Debian package, without starting its service), postgresql
+# (likewise), bullmq (npm packages into bench/bullmq/node_modules). The Go ones come with go.mod. Usage: bench/deps.sh
+# PEER... A failed installation is named, and is no failure: the benchmark leaves that system out and reports it.
 set -uo pipefail
 cd "$(dirname "$0")"
 
@@ -18,7 +17,7 @@ missing() { echo "deps: NOT MEASURED without it: $*" >&2; }
 debian() {
   compgen -G "$2" >/dev/null && return
   command -v apt-get >/dev/null || { missing "$1 (only Debian's package is known here)"; return; }
-  # In a shell of its own: what fails there ends that shell.
+  # In a shell of its own: a failure ends that shell only.
   (may_install "$1" && apt_install "$1") || { missing "$1"; return; }
   if command -v update-rc.d >/dev/null && [ -e "/etc/init.d/$1" ]; then as_root update-rc.d "$1" disable; fi
   if command -v systemctl >/dev/null; then as_root systemctl disable "$1" 2>/dev/null; fi

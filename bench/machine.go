@@ -17,7 +17,7 @@ import (
 	"github.com/timerd-io/timerd/internal/devserver"
 )
 
-// thisMachine describes the machine. Linux only: it reads /proc.
+// thisMachine describes the machine. It works on Linux only, because it reads /proc.
 func thisMachine() (result.Machine, error) {
 	m := result.Machine{Cores: runtime.NumCPU(), OS: runtime.GOOS + "/" + runtime.GOARCH}
 	for _, read := range []struct {
@@ -25,7 +25,11 @@ func thisMachine() (result.Machine, error) {
 		into                  func(string) error
 	}{
 		{"/proc/cpuinfo", "model name", ":", func(s string) error { m.CPU = s; return nil }},
-		{"/etc/os-release", "PRETTY_NAME", "=", func(s string) error { m.OS = strings.Trim(s, `"`) + ", " + m.OS; return nil }},
+		{"/etc/os-release", "PRETTY_NAME", "=", func(s string) error {
+			m.OS = strings.Trim(s, `"`) + ", " +
+				m.OS
+			return nil
+		}},
 	} {
 		value, err := rig.Field(read.file, read.name, read.separator)
 		if err == nil {
@@ -53,16 +57,18 @@ func thisMachine() (result.Machine, error) {
 	return m, err
 }
 
-// versions returns the versions of everything that is measured, as far as it is there.
+// versions returns the versions of all measured systems that are installed.
 func versions(ctx context.Context, timerd string) (map[string]string, error) {
 	v := map[string]string{"Go": runtime.Version()}
 	own, ok := debug.ReadBuildInfo()
 	if !ok {
-		return nil, fmt.Errorf("this program does not know its modules: build it with go build")
+		return nil, fmt.Errorf("the build information of this program is missing: build it with go build")
 	}
 	names := map[string]string{
-		"github.com/nats-io/nats-server/v2": "nats-server", "github.com/hibiken/asynq": "asynq", "github.com/riverqueue/river": "River",
-		"github.com/redis/go-redis/v9": "go-redis", "github.com/nats-io/nats.go": "nats.go", "github.com/rabbitmq/amqp091-go": "amqp091-go",
+		"github.com/nats-io/nats-server/v2": "nats-server", "github.com/hibiken/asynq": "asynq",
+		"github.com/riverqueue/river":  "River",
+		"github.com/redis/go-redis/v9": "go-redis", "github.com/nats-io/nats.go": "nats.go",
+		"github.com/rabbitmq/amqp091-go": "amqp091-go",
 	}
 	for _, module := range own.Deps {
 		if name := names[module.Path]; name != "" {

@@ -1,5 +1,5 @@
-// Command bench measures timerd and its peers, all of them as processes on this machine, and makes tables and plots
-// of the results. `make bench` in the directory above runs it.
+// Command bench measures timerd and its peers, all as processes on this machine, and makes tables and plots of the
+// results. `make bench` in the parent directory runs it.
 package main
 
 import (

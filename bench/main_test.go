@@ -12,7 +12,7 @@ import (
 	"github.com/timerd-io/timerd/bench/internal/result"
 )
 
-// TestMain lets the tests' binary be what the program starts itself as.
+// TestMain lets the tests' binary play the program's own child processes.
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && (os.Args[1] == "worker" || os.Args[1] == "nats-server") {
 		main()
@@ -32,7 +32,8 @@ func run(ctx context.Context, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// Systems of every kind that needs no more than Go and Redis lose nothing of a small workload, and timerd is never early.
+// Systems of every kind that needs no more than Go and Redis lose nothing of a small workload, and timerd is never
+// early.
 func TestRunAndReport(t *testing.T) {
 	dir := t.TempDir()
 	timerd := filepath.Join(dir, "timerd")
@@ -41,12 +42,15 @@ func TestRunAndReport(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	results, crowded, own := filepath.Join(dir, "results.json"), filepath.Join(dir, "crowded.json"), filepath.Join(dir, "own.json")
+	results, crowded, own := filepath.Join(dir, "results.json"), filepath.Join(dir, "crowded.json"),
+		filepath.Join(dir, "own.json")
 	document := filepath.Join(dir, "benchmarks.md")
-	systems := []string{"timerd", "timerd-plain", "zset-10ms", "events-hz100", "nats-schedule", "nats-nak", "asynq-tuned"}
+	systems := []string{"timerd", "timerd-plain", "zset-10ms", "events-hz100", "nats-schedule", "nats-nak",
+		"asynq-tuned"}
 	standard := []string{"run", "--profile", "quick", "--grace", "2m", "--timerd", timerd}
 	for _, flags := range [][]string{
-		{"--workloads", "spike-2k", "--systems", strings.Join(systems, ","), "--pending", "0", "--foreign", "0", "--out", results},
+		{"--workloads", "spike-2k", "--systems", strings.Join(systems, ","), "--pending", "0", "--foreign", "0",
+			"--out", results},
 		{"--workloads", "spike-2k", "--systems", "timerd", "--pending", "1000", "--foreign", "1000", "--out", crowded},
 		{"--workloads", "rates,millions,shapes", "--systems", "timerd", "--millions", "3000", "--out", own},
 	} {
@@ -80,10 +84,12 @@ func TestRunAndReport(t *testing.T) {
 		}
 	}
 
-	if err := os.WriteFile(document, []byte("text\n<!-- results:begin -->\n<!-- results:end -->\n"), 0o600); err != nil {
+	if err := os.WriteFile(document, []byte("text\n<!-- results:begin -->\n<!-- results:end -->\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := run(t.Context(), "report", results, crowded, own, "--md", document, "--plots", filepath.Join(dir, "plots")); err != nil {
+	if out, err := run(t.Context(), "report", results, crowded, own, "--md", document, "--plots",
+		filepath.Join(dir, "plots")); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	text, err := os.ReadFile(document)
@@ -94,7 +100,8 @@ func TestRunAndReport(t *testing.T) {
 		"text\n", "| timerd, timer_set |", "1k pending", "1k foreign keys", "plots/drain-spike-2k.svg",
 		"### Cores by rate", "| 1,000 |", "plots/cores.svg",
 		"### One server, several timerds, a cluster", "5k pending", "plots/shapes.svg",
-		"### 3k timers pending", "| and during: BGSAVE |", "| timerd's start until its audits are over |", "plots/lateness-3k-pending.svg",
+		"### 3k timers pending", "| and during: BGSAVE |", "| timerd's start until its audits are over |",
+		"plots/lateness-3k-pending.svg",
 	} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("no %q in\n%s", want, text)
@@ -110,7 +117,8 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"run", "--profile", "x"}, `no profile "x"`},
 		{[]string{"run", "--systems", "timer"}, `no system "timer"`},
 		{[]string{"run", "--workloads", "x"}, `no workload "x"`},
-		{[]string{"run", "--timerd", "/no/such/timerd", "--out", filepath.Join(t.TempDir(), "r.json")}, "/no/such/timerd"},
+		{[]string{"run", "--timerd", "/no/such/timerd", "--out", filepath.Join(t.TempDir(), "r.json")},
+			"/no/such/timerd"},
 		{[]string{"report"}, "at least 1 arg"},
 		{[]string{"report", "/no/such/file"}, "/no/such/file"},
 		{[]string{"worker", "x"}, `no worker of kind "x"`},
@@ -141,7 +149,9 @@ func TestFullProfile(t *testing.T) {
 			t.Errorf("%s is measured in %d rounds, want %d", s.Name, n, p.rounds)
 		}
 	}
-	for _, want := range []string{"timerd, 1000000 pending", "timerd, 0 pending, 1000000 foreign", "setting, round 3", "storms, round 1", "retries, round 1", "idle, round 2", "rates, round 3", "millions, round 1", "shapes, round 3"} {
+	for _, want := range []string{"timerd, 1000000 pending", "timerd, 0 pending, 1000000 foreign", "setting, round 3",
+		"storms, round 1", "retries, round 1", "idle, round 2", "rates, round 3", "millions, round 1",
+		"shapes, round 3"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no step %q in\n%s", want, all)
 		}

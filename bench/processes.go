@@ -12,7 +12,7 @@ import (
 	"github.com/timerd-io/timerd/internal/embedded"
 )
 
-// newWorkerCommand is the other side of a system under measurement: this program again, as a process of its own.
+// newWorkerCommand is the command for the worker process of a measured system: this program again.
 func newWorkerCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "worker KIND ARG...",
@@ -25,7 +25,7 @@ func newWorkerCommand() *cobra.Command {
 	}
 }
 
-// newNATSCommand makes this program a nats-server, with all of its flags.
+// newNATSCommand is the command that makes this program a nats-server, with all of nats-server's flags.
 func newNATSCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:                "nats-server",
@@ -33,7 +33,7 @@ func newNATSCommand() *cobra.Command {
 		Hidden:             true,
 		DisableFlagParsing: true,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if delay, slow := os.LookupEnv(rig.SyncDelayVariable); slow { //nolint:forbidigo // of the process that this program starts
+			if delay, slow := os.LookupEnv(rig.SyncDelayVariable); slow { //nolint:forbidigo // of a child
 				d, err := time.ParseDuration(delay)
 				if err == nil {
 					err = rig.SlowDisk(d)

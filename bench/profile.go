@@ -12,7 +12,7 @@ import (
 	"github.com/timerd-io/timerd/bench/internal/result"
 )
 
-// profile is what a run consists of.
+// profile describes the parts of a run.
 type profile struct {
 	name    string
 	systems []string
@@ -20,15 +20,15 @@ type profile struct {
 	grace   time.Duration
 	scale   load.Scale
 
-	shapes []load.Shape // on a system with nothing else to do
-	// crowded are the shapes on a system that has other timers pending, and on a Redis with foreign keys.
+	shapes []load.Shape // on a system without other timers and keys
+	// crowded are the shapes for a system with other pending timers, and for a Redis with foreign keys.
 	crowded []load.Shape
 	pending []int
 	foreign []int
 	others  []string // further workloads
 }
 
-// Workloads that are no shapes.
+// The workloads other than shapes.
 const (
 	setting  = "setting"
 	storms   = "storms"
@@ -44,13 +44,15 @@ const (
 
 func profileNamed(name string) (profile, error) {
 	const window = 30 * time.Second
-	spread10k, spike20k := load.Shape{Name: "spread-10k", Timers: 10_000, Spread: window}, load.Shape{Name: "spike-20k", Timers: 20_000}
+	spread10k, spike20k := load.Shape{Name: "spread-10k", Timers: 10_000, Spread: window},
+		load.Shape{Name: "spike-20k", Timers: 20_000}
 	switch name {
 	case "full":
 		return profile{
 			name: name, systems: []string{"*"}, rounds: 3, grace: 40 * time.Second,
 			scale: load.Scale{
-				Setting: 5 * time.Second, Idle: 20 * time.Second, Storm: 50_000, Retried: 10_000, IdleFull: 1_000_000, Crowd: 5_000,
+				Setting: 5 * time.Second, Idle: 20 * time.Second, Storm: 50_000, Retried: 10_000, IdleFull: 1_000_000,
+				Crowd:    5_000,
 				Millions: 20_000_000, Spread: spread10k, Spike: spike20k,
 				Rates: []int{100, 300, 1_000, 3_000, 10_000, 20_000}, Rated: 10 * time.Second,
 				Rate: 3_000, AtOnce: 60_000, Waiting: 100_000,
@@ -65,11 +67,14 @@ func profileNamed(name string) (profile, error) {
 			others:  furtherWorkloads(),
 		}, nil
 	case "quick":
-		few := []load.Shape{{Name: "spread-1k", Timers: 1_000, Spread: 2 * time.Second}, {Name: "spike-2k", Timers: 2_000}}
+		few := []load.Shape{{Name: "spread-1k", Timers: 1_000, Spread: 2 * time.Second},
+			{Name: "spike-2k", Timers: 2_000}}
 		return profile{
-			name: name, systems: []string{"timerd", "timerd-plain", "events-hz100", "zset-1s"}, rounds: 1, grace: 4 * time.Second,
+			name: name, systems: []string{"timerd", "timerd-plain", "events-hz100", "zset-1s"}, rounds: 1,
+			grace: 4 * time.Second,
 			scale: load.Scale{
-				Setting: 500 * time.Millisecond, Idle: time.Second, Storm: 2_000, Retried: 500, IdleFull: 20_000, Crowd: 500,
+				Setting: 500 * time.Millisecond, Idle: time.Second, Storm: 2_000, Retried: 500, IdleFull: 20_000,
+				Crowd:    500,
 				Millions: 20_000, Spread: few[0], Spike: few[1],
 				Rates: []int{100, 1_000}, Rated: time.Second,
 				Rate: 300, AtOnce: 2_000, Waiting: 5_000,
@@ -81,7 +86,7 @@ func profileNamed(name string) (profile, error) {
 	return profile{}, fmt.Errorf("no profile %q: full or quick", name)
 }
 
-// workloads returns the names of all workloads of all profiles.
+// workloads returns the names of all workloads in all profiles.
 func workloads() []string {
 	var names []string
 	for _, of := range []string{"full", "quick"} {
@@ -96,12 +101,13 @@ func workloads() []string {
 	return append(names, furtherWorkloads()...)
 }
 
-// furtherWorkloads returns the names of those that are no shapes.
+// furtherWorkloads returns the names of the workloads other than shapes.
 func furtherWorkloads() []string {
 	return []string{setting, storms, retries, idle, longest, rates, millions, shapes, durability}
 }
 
-// restrict leaves out what was not asked for. No workloads and no numbers mean all.
+// restrict leaves out all workloads, systems and numbers that were not requested. If none were requested, it leaves out
+// none.
 func (p *profile) restrict(only []string, pending, foreign []int) error {
 	for _, name := range only {
 		if !slices.Contains(workloads(), name) {
@@ -129,13 +135,14 @@ func (p *profile) restrict(only []string, pending, foreign []int) error {
 	return nil
 }
 
-// step is a part of a run that starts its own servers and ends them.
+// step is a part of a run. It starts its own servers and ends them.
 type step struct {
 	name string
 	run  func(ctx context.Context, b *load.Bench, save func(result.Measurement) error) error
 }
 
-// steps returns all steps, a round of all systems after the other, so that a disturbance hits no system alone.
+// steps returns all steps. A round goes through all systems before the next round begins, so that a disturbance does
+// not affect only one system.
 func (p *profile) steps(specs []peer.Spec) []step {
 	var all []step
 	deliver := func(s peer.Spec, loads []load.Shape, pending, foreign, round int) {
@@ -174,7 +181,7 @@ func (p *profile) steps(specs []peer.Spec) []step {
 	return all
 }
 
-// other returns the steps of a workload that is no shape.
+// other returns the steps of a workload other than a shape.
 func other(name string, specs []peer.Spec, round int) []step {
 	one := func(f func(*load.Bench, context.Context, int, func(result.Measurement) error) error) []step {
 		return []step{{
@@ -206,7 +213,7 @@ func other(name string, specs []peer.Spec, round int) []step {
 		})
 	case millions:
 		if round > 1 {
-			return nil // it takes as long as much of a round
+			return nil // it would take a large part of a round
 		}
 		return one((*load.Bench).Millions)
 	default:

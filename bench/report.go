@@ -24,7 +24,8 @@ func newReportCommand() *cobra.Command {
 			return report.Update(run, document, plots)
 		},
 	}
-	cmd.Flags().StringVar(&document, "md", "", "write them into this document, between its markers; without it they go to stdout, without plots")
+	cmd.Flags().StringVar(&document, "md", "",
+		"write them into this document, between its markers; without it they go to stdout, without plots")
 	cmd.Flags().StringVar(&plots, "plots", "docs/benchmarks", "the directory of the plots")
 	return cmd
 }

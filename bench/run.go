@@ -78,14 +78,17 @@ func newRunCommand() *cobra.Command {
 	f.StringVar(&profile, "profile", "full", "full, or quick: less of everything, in under a minute")
 	f.StringSliceVar(&systems, "systems", nil, "only these systems, see bench list; a trailing * stands for anything")
 	f.StringSliceVar(&only, "workloads", nil, "only these workloads, see bench list")
-	f.IntSliceVar(&pending, "pending", nil, "only with these numbers of other pending timers, such as 0,5000000 (default 0, 100 k, 1 M; quick 0)")
-	f.IntSliceVar(&foreign, "foreign", nil, "only with these numbers of foreign keys in Redis (default 0, 1 M; quick 0)")
+	f.IntSliceVar(&pending, "pending", nil,
+		"only with these numbers of other pending timers, such as 0,5000000 (default 0, 100 k, 1 M; quick 0)")
+	f.IntSliceVar(&foreign, "foreign", nil,
+		"only with these numbers of foreign keys in Redis (default 0, 1 M; quick 0)")
 	f.IntVar(&millions, "millions", 0, "how many timers the workload millions has pending (default 20 M, quick 20 k)")
 	f.IntVar(&rate, "rate", 0, "firings per second in the workload shapes (default 3000, quick 300)")
 	f.IntVar(&atOnce, "at-once", 0, "timers due at one instant in it (default 60 k, quick 2 k)")
 	f.IntVar(&waiting, "waiting", 0, "timers pending in it while it is idle (default 100 k, quick 5 k)")
 	f.IntVar(&rounds, "rounds", 0, "how often each is measured (default 3, quick 1)")
-	f.DurationVar(&grace, "grace", 0, "how long after the last due time a firing counts as undelivered (default 40s, quick 5s)")
+	f.DurationVar(&grace, "grace", 0,
+		"how long after the last due time a firing counts as undelivered (default 40s, quick 5s)")
 	f.StringVar(&out, "out", "results.json", "the file of the results, written after each measurement")
 	f.StringVar(&timerd, "timerd", "bin/timerd", "the timerd to measure")
 	f.BoolVar(&tables, "tables", false, "print the tables when done")
@@ -95,7 +98,7 @@ func newRunCommand() *cobra.Command {
 func newListCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
-		Short: "list systems and workloads, and what is missing",
+		Short: "list systems and workloads, and missing programs",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			w := cmd.OutOrStdout()
@@ -112,7 +115,7 @@ func newListCommand() *cobra.Command {
 	}
 }
 
-// choose returns the systems of given names, or the standard ones when none is given.
+// choose returns the named systems. Without names it returns the standard ones.
 func choose(names, standard []string) ([]peer.Spec, error) {
 	if len(names) == 0 {
 		names = standard
@@ -131,15 +134,16 @@ func choose(names, standard []string) ([]peer.Spec, error) {
 			}
 		}
 		if !found {
-			return nil, fmt.Errorf("no system %q; `bench list` lists them", name)
+			return nil, fmt.Errorf("no system %q; to list the systems, run: bench list", name)
 		}
 	}
 	return chosen, nil
 }
 
-// measure carries a profile out. A system that fails is noted and does not end the others; the returned error says
-// that some did.
-func measure(ctx context.Context, p profile, specs []peer.Spec, timerd, out string, log io.Writer) (*result.Run, error) {
+// measure carries out a profile. If a step fails, measure notes that and goes on; then its error says that some steps
+// failed.
+func measure(ctx context.Context, p profile, specs []peer.Spec, timerd, out string,
+	log io.Writer) (*result.Run, error) {
 	run := &result.Run{Started: time.Now().UTC(), Profile: p.name, Grace: p.grace.Seconds()}
 	var err error
 	if run.Machine, err = thisMachine(); err != nil {
@@ -159,7 +163,8 @@ func measure(ctx context.Context, p profile, specs []peer.Spec, timerd, out stri
 	if run.Versions, err = versions(ctx, timerd); err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(log, "%s, %d cores, %.0f GiB, %s, load %.2f\n", run.Machine.CPU, run.Machine.Cores, run.Machine.MemoryGiB, run.Machine.Kernel, run.Machine.Load)
+	fmt.Fprintf(log, "%s, %d cores, %.0f GiB, %s, load %.2f\n", run.Machine.CPU, run.Machine.Cores,
+		run.Machine.MemoryGiB, run.Machine.Kernel, run.Machine.Load)
 	for _, name := range sortedKeys(run.Versions) {
 		fmt.Fprintf(log, "  %s %s\n", name, run.Versions[name])
 	}

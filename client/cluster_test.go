@@ -19,7 +19,8 @@ func TestTimersOnACluster(t *testing.T) {
 	timers := client.New(rdb)
 	var settings []client.Setting
 	for i := range 100 {
-		settings = append(settings, client.Setting{Key: fmt.Sprintf("a:b:c:%d", i), Payload: fmt.Append(nil, i), When: client.After(time.Hour)})
+		settings = append(settings, client.Setting{Key: fmt.Sprintf("a:b:c:%d", i), Payload: fmt.Append(nil, i),
+			When: client.After(time.Hour)})
 	}
 	results, err := timers.SetMany(t.Context(), settings)
 	if err != nil {
@@ -30,7 +31,8 @@ func TestTimersOnACluster(t *testing.T) {
 			t.Fatalf("%s: %v", settings[i].Key, result.Err)
 		}
 	}
-	if _, err := timers.Set(t.Context(), "a:b:c:7", []byte("seven"), client.After(time.Minute), client.XX(), client.Attempt(3), client.DropLate(time.Minute)); err != nil {
+	if _, err := timers.Set(t.Context(), "a:b:c:7", []byte("seven"), client.After(time.Minute), client.XX(),
+		client.Attempt(3), client.DropLate(time.Minute)); err != nil {
 		t.Error(err)
 	}
 	timer, found, err := timers.Get(t.Context(), "a:b:c:7")

@@ -29,7 +29,7 @@ const shortAckWait = 2 * time.Second
 // longAckWait is for tests in which it may not end, however busy the machine is.
 const longAckWait = 5 * time.Second
 
-// bench is a NATS server with timerd's streams, and what consumers published.
+// bench is a NATS server with timerd's streams, and the messages of consumers.
 type bench struct {
 	t     testing.TB
 	nats  *testenv.NATSServer
@@ -56,7 +56,8 @@ func makeStreams(t testing.TB, js jetstream.JetStream) {
 		"TIMERS_RETRY": keys.SubjectAll("timers", keys.Retry),
 		"TIMERS_DEAD":  keys.SubjectAll("timers", keys.Dead),
 	} {
-		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{subject}}); err != nil {
+		if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name,
+			Subjects: []string{subject}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -103,7 +104,8 @@ func (b *bench) consume(handler client.Handler, configure ...func(*client.Consum
 	return b.consumeOn(b.nats.JetStream(), handler, configure...)
 }
 
-func (b *bench) consumeOn(js jetstream.JetStream, handler client.Handler, configure ...func(*client.Consumer)) *consuming {
+func (b *bench) consumeOn(js jetstream.JetStream, handler client.Handler,
+	configure ...func(*client.Consumer)) *consuming {
 	b.t.Helper()
 	c := client.NewConsumer(js)
 	c.AckWait = shortAckWait
@@ -165,13 +167,13 @@ func (b *bench) settled(durable string) {
 	}, "every event acknowledged")
 }
 
-// unacknowledged says how many events the durable consumer waits for.
+// unacknowledged returns the number of the durable consumer's unacknowledged events.
 func (b *bench) unacknowledged(durable string) int {
 	b.t.Helper()
 	return b.info(durable).NumAckPending
 }
 
-// deliveries says how many times the durable consumer has delivered an event.
+// deliveries returns the number of the durable consumer's deliveries.
 func (b *bench) deliveries(durable string) uint64 {
 	b.t.Helper()
 	return b.info(durable).Delivered.Consumer

@@ -46,7 +46,7 @@ func TestHandlerGetsTheEvent(t *testing.T) {
 	}
 }
 
-// Each kind of error has its own end: what is published, with what headers, and that the event is acknowledged.
+// Each kind of error has its own end: the published message with its headers, and the acknowledged event.
 func TestErrorsDecide(t *testing.T) {
 	t.Parallel()
 	boom := errors.New("merchant said\r\n 500 \x00\xff")
@@ -54,28 +54,53 @@ func TestErrorsDecide(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		handler func() error
-		retry   nats.Header // besides the id and the content type; nil if there is no retry
+		retry   nats.Header // without the id and the content type; nil for no retry
 		dead    string      // lasterror; "" if there is no dead letter
 	}{
 		{name: "nil", handler: func() error { return nil }},
-		{name: "error", handler: func() error { return boom }, retry: nats.Header{"Timer-Error": {"merchant said   500  \ufffd"}}},
+		{name: "error", handler: func() error { return boom },
+			retry: nats.Header{"Timer-Error": {"merchant said   500  \ufffd"}}},
 		{name: "typed-nil", handler: func() error { return nilError }, retry: nats.Header{"Timer-Error": {"<nil>"}}},
-		{name: "long", handler: func() error { return errors.New(strings.Repeat("ä", 5000)) }, retry: nats.Header{"Timer-Error": {strings.Repeat("ä", 638) + "…"}}},
-		{name: "later", handler: func() error { return fmt.Errorf("post: %w", client.RetryAfter(90*time.Second, boom)) }, retry: nats.Header{"Timer-Error": {"post: merchant said   500  \ufffd"}, "Timer-Delay": {"1m30s"}}},
-		{name: "no-sooner", handler: func() error { return fmt.Errorf("post: %w", client.RetryNoSooner(90*time.Second, boom)) }, retry: nats.Header{"Timer-Error": {"post: merchant said   500  \ufffd"}, "Timer-Delay-Least": {"1m30s"}}},
-		{name: "no-sooner-nil", handler: func() error { return client.RetryNoSooner(-time.Second, nil) }, retry: nats.Header{"Timer-Error": {"try again after 0s at least"}, "Timer-Delay-Least": {"0s"}}},
-		{name: "negative", handler: func() error { return client.RetryAfter(-time.Second, nil) }, retry: nats.Header{"Timer-Error": {"try again after 0s"}, "Timer-Delay": {"0s"}}},
-		{name: "postponed", handler: func() error { return fmt.Errorf("post: %w", client.Postpone(90*time.Second, boom)) }, retry: nats.Header{"Timer-Error": {"post: merchant said   500  \ufffd"}, "Timer-Delay": {"1m30s"}, "Timer-Postpone": {"1"}}},
-		{name: "postponed-nil", handler: func() error { return client.Postpone(-time.Second, nil) }, retry: nats.Header{"Timer-Error": {"postponed by 0s"}, "Timer-Delay": {"0s"}, "Timer-Postpone": {"1"}}},
+		{name: "long", handler: func() error { return errors.New(strings.Repeat("ä", 5000)) },
+			retry: nats.Header{"Timer-Error": {strings.Repeat("ä", 638) + "…"}}},
+		{name: "later", handler: func() error {
+			return fmt.Errorf("post: %w",
+				client.RetryAfter(90*time.Second, boom))
+		}, retry: nats.Header{
+			"Timer-Error": {"post: merchant said   500  \ufffd"}, "Timer-Delay": {"1m30s"}}},
+		{name: "no-sooner", handler: func() error {
+			return fmt.Errorf("post: %w",
+				client.RetryNoSooner(90*time.Second, boom))
+		}, retry: nats.Header{
+			"Timer-Error": {"post: merchant said   500  \ufffd"}, "Timer-Delay-Least": {"1m30s"}}},
+		{name: "no-sooner-nil", handler: func() error { return client.RetryNoSooner(-time.Second, nil) },
+			retry: nats.Header{"Timer-Error": {"try again after 0s at least"}, "Timer-Delay-Least": {"0s"}}},
+		{name: "negative", handler: func() error { return client.RetryAfter(-time.Second, nil) },
+			retry: nats.Header{"Timer-Error": {"try again after 0s"}, "Timer-Delay": {"0s"}}},
+		{name: "postponed", handler: func() error {
+			return fmt.Errorf("post: %w",
+				client.Postpone(90*time.Second, boom))
+		}, retry: nats.Header{
+			"Timer-Error": {"post: merchant said   500  \ufffd"}, "Timer-Delay": {"1m30s"}, "Timer-Postpone": {"1"}}},
+		{name: "postponed-nil", handler: func() error { return client.Postpone(-time.Second, nil) },
+			retry: nats.Header{"Timer-Error": {"postponed by 0s"}, "Timer-Delay": {"0s"}, "Timer-Postpone": {"1"}}},
 		{name: "postponed-wins", handler: func() error {
 			return errors.Join(client.RetryAfter(time.Second, nil), client.Postpone(time.Minute, nil))
-		}, retry: nats.Header{"Timer-Error": {"try again after 1s postponed by 1m0s"}, "Timer-Delay": {"1m0s"}, "Timer-Postpone": {"1"}}},
-		{name: "dead", handler: func() error { return fmt.Errorf("post: %w", client.Dead(errors.New("gone"))) }, dead: "post: gone"},
+		}, retry: nats.Header{"Timer-Error": {"try again after 1s postponed by 1m0s"}, "Timer-Delay": {"1m0s"},
+			"Timer-Postpone": {"1"}}},
+		{name: "dead", handler: func() error { return fmt.Errorf("post: %w", client.Dead(errors.New("gone"))) },
+			dead: "post: gone"},
 		{name: "dead-nil", handler: func() error { return client.Dead(nil) }, dead: "given up"},
-		{name: "dead-wins", handler: func() error { return errors.Join(client.RetryAfter(time.Second, boom), client.Dead(nil)) }, dead: "merchant said   500  \ufffd given up"},
-		{name: "panic", handler: func() error { panic("on purpose") }, retry: nats.Header{"Timer-Error": {"panic: on purpose"}}},
-		{name: "nil-map", handler: func() error { return writeTo(nil) }, retry: nats.Header{"Timer-Error": {"panic: assignment to entry in nil map"}}},
-		{name: "goexit", handler: func() error { runtime.Goexit(); return nil }, retry: nats.Header{"Timer-Error": {"the handler called runtime.Goexit"}}},
+		{name: "dead-wins", handler: func() error {
+			return errors.Join(client.RetryAfter(time.Second, boom),
+				client.Dead(nil))
+		}, dead: "merchant said   500  \ufffd given up"},
+		{name: "panic", handler: func() error { panic("on purpose") },
+			retry: nats.Header{"Timer-Error": {"panic: on purpose"}}},
+		{name: "nil-map", handler: func() error { return writeTo(nil) },
+			retry: nats.Header{"Timer-Error": {"panic: assignment to entry in nil map"}}},
+		{name: "goexit", handler: func() error { runtime.Goexit(); return nil },
+			retry: nats.Header{"Timer-Error": {"the handler called runtime.Goexit"}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newBench(t)
@@ -90,7 +115,10 @@ func TestErrorsDecide(t *testing.T) {
 				}
 				c.retry.Set(event.ContentTypeHeader, event.ContentType)
 				c.retry.Set(event.ConsumerHeader, "timerd")
-				if !maps.EqualFunc(m.Header, c.retry, func(a, b []string) bool { return fmt.Sprint(a) == fmt.Sprint(b) }) {
+				if !maps.EqualFunc(m.Header, c.retry, func(a,
+					b []string) bool {
+					return fmt.Sprint(a) == fmt.Sprint(b)
+				}) {
 					t.Errorf("retry with header %q, want %q", m.Header, c.retry)
 				}
 			case c.dead != "":
@@ -99,7 +127,8 @@ func TestErrorsDecide(t *testing.T) {
 				if m.Subject != "timers.dead.shop.order."+c.name || m.ID() != e.ID {
 					t.Errorf("dead letter on %s with id %s", m.Subject, m.ID())
 				}
-				if got.ID != e.ID || got.Key != e.Key || !got.Due.Equal(e.Due) || got.Attempt != 1 || !bytes.Equal(got.Data, e.Data) ||
+				if got.ID != e.ID || got.Key != e.Key || !got.Due.Equal(e.Due) || got.Attempt != 1 ||
+					!bytes.Equal(got.Data, e.Data) ||
 					got.DeadReason != "given up by the consumer" || got.LastError != c.dead {
 					t.Errorf("dead letter %+v, want the event with last error %q", got, c.dead)
 				}
@@ -135,7 +164,8 @@ func TestMalformedEventsGoToTheDeadLettersAndBlockNothing(t *testing.T) {
 	}
 	b.publish(fired("shop:order:timeout:3", nil))
 	handled := make(chan string, 10)
-	b.consume(func(_ context.Context, e client.Event) error { handled <- e.Key.ID; return nil }, func(c *client.Consumer) { c.Concurrency = 1 })
+	b.consume(func(_ context.Context, e client.Event) error { handled <- e.Key.ID; return nil },
+		func(c *client.Consumer) { c.Concurrency = 1 })
 	if id := take(t, handled, "good event after bad ones"); id != "3" {
 		t.Errorf("event %s handled, want 3", id)
 	}
@@ -143,12 +173,15 @@ func TestMalformedEventsGoToTheDeadLettersAndBlockNothing(t *testing.T) {
 	letters := b.dead.Wait(6, patience)
 	for i, want := range []struct{ reason, data string }{
 		{"cut short", ""}, {"UTF-8", "not json \xff\x00"}, {"id: missing", `{"specversion":"1.0"}`},
-		{`type "timerd.timer.dead"`, string(letter.AppendJSON(nil))}, {"NATS subject", string(fired("shop:order:timeout:2", nil).AppendJSON(nil))},
+		{`type "timerd.timer.dead"`, string(letter.AppendJSON(nil))},
+		{"NATS subject", string(fired("shop:order:timeout:2", nil).AppendJSON(nil))},
 		{"missing", "{}"},
 	} {
 		e := deadEvent(t, letters[i])
-		if !strings.HasPrefix(e.DeadReason, "malformed: ") || !strings.Contains(e.DeadReason, want.reason) || string(e.Data) != want.data {
-			t.Errorf("dead letter %d: reason %q, content %q; want %q, %q", i, e.DeadReason, e.Data, want.reason, want.data)
+		if !strings.HasPrefix(e.DeadReason, "malformed: ") || !strings.Contains(e.DeadReason, want.reason) ||
+			string(e.Data) != want.data {
+			t.Errorf("dead letter %d: reason %q, content %q; want %q, %q", i, e.DeadReason, e.Data, want.reason,
+				want.data)
 		}
 		if wantID := fmt.Sprintf("TIMERS/%d", i+1); e.Key.ID != wantID {
 			t.Errorf("dead letter %d is named %q, want %q", i, e.Key.ID, wantID)
@@ -160,8 +193,10 @@ func TestMalformedEventsGoToTheDeadLettersAndBlockNothing(t *testing.T) {
 func TestHostileEvents(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
-	parts := []string{"a.b", "*", ">", "a b", "\r\n", "\x00", "\xff\xfe", "%41", "é", strings.Repeat("x", keys.MaxPartBytes)}
-	payloads := [][]byte{nil, {}, []byte("\r\n"), []byte(`{"a":"\u0000"}`), {0xff, 0}, []byte(`"`), bytes.Repeat([]byte("z"), 1<<18)}
+	parts := []string{"a.b", "*", ">", "a b", "\r\n", "\x00", "\xff\xfe", "%41", "é",
+		strings.Repeat("x", keys.MaxPartBytes)}
+	payloads := [][]byte{nil, {}, []byte("\r\n"), []byte(`{"a":"\u0000"}`), {0xff, 0}, []byte(`"`),
+		bytes.Repeat([]byte("z"), 1<<18)}
 	want := make(map[string]client.Event)
 	for i, p := range parts {
 		for _, kind := range []string{"retry", "dead"} {
@@ -184,7 +219,8 @@ func TestHostileEvents(t *testing.T) {
 	for _, m := range append(b.retry.Wait(len(parts), patience), b.dead.Wait(len(parts), patience)...) {
 		got, err := event.Parse(m.Data)
 		e, ok := want[got.ID]
-		if !ok || err != nil || got.Key != e.Key || !bytes.Equal(got.Data, e.Data) || (got.Data == nil) != (e.Data == nil) || got.Status != e.Status {
+		if !ok || err != nil || got.Key != e.Key || !bytes.Equal(got.Data, e.Data) ||
+			(got.Data == nil) != (e.Data == nil) || got.Status != e.Status {
 			t.Errorf("letter %s on %s: %+v, %v", m.ID(), m.Subject, got, err)
 		}
 	}
@@ -210,7 +246,7 @@ func TestForeignEventIDs(t *testing.T) {
 	}
 }
 
-// An event that fills max_payload still gets its retry and its dead letter, without what does not fit.
+// An event that fills max_payload still gets its retry and its dead letter, without the parts that do not fit.
 func TestLettersOfTheLargestEvents(t *testing.T) {
 	t.Parallel()
 	const limit = 4096
@@ -220,9 +256,10 @@ func TestLettersOfTheLargestEvents(t *testing.T) {
 		e.Data = bytes.Repeat([]byte("z"), limit-room-len(e.AppendJSON(nil)))
 		return e
 	}
-	// What is around the data, and the two headers of the event.
+	// The parts around the data, and the two headers of the event.
 	const around = 100 + 100
-	b.publish(full("shop:order:retry:1", around), full("shop:order:dead:1", around), full("shop:order:dead:2", 4*around))
+	b.publish(full("shop:order:retry:1", around), full("shop:order:dead:1", around),
+		full("shop:order:dead:2", 4*around))
 	b.consume(func(_ context.Context, e client.Event) error {
 		err := errors.New(strings.Repeat("long ", 200))
 		if e.Key.Type == "dead" {
@@ -232,13 +269,16 @@ func TestLettersOfTheLargestEvents(t *testing.T) {
 	})
 	b.settled("timerd")
 	retry := b.retry.Wait(1, patience)[0]
-	if retry.Header.Get(event.ErrorHeader) != "" || !bytes.Equal(retry.Data, full("shop:order:retry:1", around).AppendJSON(nil)) {
+	if retry.Header.Get(event.ErrorHeader) != "" || !bytes.Equal(retry.Data,
+		full("shop:order:retry:1", around).AppendJSON(nil)) {
 		t.Errorf("retry with header %q, want none of its error", retry.Header)
 	}
 	for _, m := range b.dead.Wait(2, patience) {
 		e := deadEvent(t, m)
-		if want := full(e.Key.String(), map[string]int{"1": around, "2": 4 * around}[e.Key.ID]); !bytes.Equal(e.Data, want.Data) || e.LastError != "" || e.DeadReason == "" {
-			t.Errorf("dead letter %s: %d bytes of data, reason %q, last error %q", e.Key, len(e.Data), e.DeadReason, e.LastError)
+		if want := full(e.Key.String(), map[string]int{"1": around, "2": 4 * around}[e.Key.ID]); !bytes.Equal(e.Data,
+			want.Data) || e.LastError != "" || e.DeadReason == "" {
+			t.Errorf("dead letter %s: %d bytes of data, reason %q, last error %q", e.Key, len(e.Data), e.DeadReason,
+				e.LastError)
 		}
 	}
 }

@@ -26,7 +26,7 @@ const (
 )
 
 // Event is one firing, as a handler gets it. Data is the payload, byte for byte. If there is none, Data is nil and
-// Status says why.
+// Status has the reason.
 type Event = event.Event
 
 // Handler handles one event. It is called from many goroutines at once. Its return value decides what happens to the
@@ -53,45 +53,46 @@ type Handler func(ctx context.Context, e Event) error
 type Consumer struct {
 	// Stream is the stream of timerd's events, TIMERD_STREAM. Default: DefaultStream.
 	Stream string
-	// Prefix is what every subject begins with, TIMERD_SUBJECT_PREFIX. Default: DefaultPrefix.
+	// Prefix begins every subject, TIMERD_SUBJECT_PREFIX. Default: DefaultPrefix.
 	Prefix string
-	// Durable names the consumer in JetStream, which keeps what was acknowledged under it. Consumers with the same
-	// name, in any number of processes, share the events; each one with a name of its own sees all of them. Default: a
-	// name made of the namespace, such as timerd~shop~order for shop:order.
+	// Durable names the consumer in JetStream, which keeps the acknowledgements under this name. Consumers with the
+	// same name, in any number of processes, share the events; consumers with different names each get all events.
+	// Default: a name made of the namespace, such as timerd~shop~order for shop:order.
 	Durable string
 	// Start is the first event for a durable consumer that Consume creates; an existing one goes on where it was.
 	// Default: the oldest event of the stream, which may be a week old.
 	Start Start
-	// Concurrency is how many handlers run at a time, in this process. No event is fetched before there is a handler
-	// free for it. Default: DefaultConcurrency.
+	// Concurrency is the number of handlers at a time, in this process. An event is fetched only for a free handler.
+	// Default: DefaultConcurrency.
 	Concurrency int
-	// AckWait is how soon JetStream hands an event to another process after this one died. It does not limit a handler:
-	// while one runs, its event's deadline is extended. Default: DefaultAckWait.
+	// AckWait is the time after which JetStream delivers a dead process's event to another one. It does not limit a
+	// handler: while one runs, its event's deadline is extended. Default: DefaultAckWait.
 	AckWait time.Duration
-	// MaxAckPending is how many events may be with handlers in all the processes that share Durable; -1 is unlimited.
-	// Default: DefaultMaxAckPending, or Concurrency if that is greater; fewer where NATS limits it (max_ack_pending).
+	// MaxAckPending limits the events with handlers in all processes that share Durable; -1 is unlimited. Default:
+	// DefaultMaxAckPending, or Concurrency if that is greater; fewer where NATS limits it (max_ack_pending).
 	MaxAckPending int
-	// StopTimeout is how long running handlers may go on after Consume's context has ended; then their own contexts end
-	// too. Negative is no time at all. Default: DefaultStopTimeout.
+	// StopTimeout is the time for running handlers after the end of Consume's context; then their own contexts end too.
+	// Negative means none. Default: DefaultStopTimeout.
 	StopTimeout time.Duration
-	// Propagator, if not nil, puts the trace in which a timer was set into the handler's context.
+	// Propagator, if not nil, puts the trace of the timer's Set into the handler's context.
 	Propagator Propagator
-	// Logger gets a line for every failed attempt, dead letter, bad event and lasting trouble with NATS. Default:
+	// Logger gets a line for every failed attempt, dead letter, bad event and lasting fault of NATS. Default:
 	// slog.Default().
 	Logger *slog.Logger
 
 	js jetstream.JetStream
-	// yields is set where MaxAckPending is a default, which gives way to the server's limit.
+	// yields is set if MaxAckPending is a default, which gives way to the server's limit.
 	yields bool
 }
 
-// Start says where a new durable consumer begins: StartNow or StartAt. The zero Start is the oldest event of the stream.
+// Start is the beginning of a new durable consumer: StartNow or StartAt. The zero Start is the oldest event of the
+// stream.
 type Start struct {
 	policy jetstream.DeliverPolicy // the zero one is DeliverAllPolicy
 	at     *time.Time
 }
 
-// StartNow begins with what fires after the durable consumer is made.
+// StartNow begins with the first firing after the creation of the durable consumer.
 func StartNow() Start { return Start{policy: jetstream.DeliverNewPolicy} }
 
 // StartAt begins with the first event that JetStream stored at t or later, by its own clock.
@@ -105,15 +106,15 @@ func NewConsumer(js jetstream.JetStream) *Consumer { return &Consumer{js: js} }
 // left out stands for any.
 //
 // If the durable consumer does not exist in JetStream, Consume creates it and begins where c.Start says, by default
-// with the oldest event of the stream. An existing one goes on where it was, with AckWait and MaxAckPending set to
-// those of c. Consume recovers from lost connections and restarts of NATS by itself.
+// with the oldest event of the stream. An existing one goes on where it was, with the AckWait and MaxAckPending of c.
+// Consume recovers from lost connections and restarts of NATS by itself.
 //
 // When ctx ends, no handler is called any more, and running ones get StopTimeout to finish. Consume then returns nil,
 // or an error if handlers ran on even after that: their events are delivered again after AckWait. Consume also returns
 // an error if it cannot begin (a bad namespace, no such stream, a durable consumer of another namespace), when the
 // connection is closed, and when the stream or the durable consumer is deleted.
 //
-// An event that is not one of timerd's goes to the dead letters, with a line in the log.
+// A message that is no event of timerd goes to the dead letters, with a line in the log.
 func (c *Consumer) Consume(ctx context.Context, namespace string, handler Handler) error {
 	ns, err := keys.ParseNamespace(namespace)
 	if err != nil {
@@ -133,7 +134,7 @@ func (c *Consumer) Consume(ctx context.Context, namespace string, handler Handle
 }
 
 // ConsumeDurable is Consume for the existing durable consumer c.Durable, whatever its filter subjects are. It must be a
-// pull consumer with explicit acknowledgements. Its own AckWait applies, not that of c.
+// pull consumer with explicit acknowledgements. Its own AckWait applies, not c's.
 func (c *Consumer) ConsumeDurable(ctx context.Context, handler Handler) error {
 	err := errors.New("Consumer.Durable is not set")
 	if c.Durable != "" {
@@ -156,14 +157,15 @@ func (c *Consumer) consumeDurable(ctx context.Context, handler Handler) error {
 	}
 	have := found.CachedInfo().Config
 	if have.AckPolicy != jetstream.AckExplicitPolicy {
-		return fmt.Errorf("the durable consumer %q of stream %q has ack policy %s, not %s: give Consumer.Durable another name",
+		return fmt.Errorf("the durable consumer %q of stream %q has ack policy %s, not %s: give Consumer.Durable "+
+			"another name",
 			full.Durable, full.Stream, have.AckPolicy, jetstream.AckExplicitPolicy)
 	}
 	full.AckWait = have.AckWait
 	return full.start(ctx, handler)
 }
 
-// start consumes until ctx ends. c has every field set, and its durable consumer is there.
+// start consumes until ctx ends. c has every field set, and its durable consumer exists.
 func (c *Consumer) start(ctx context.Context, handler Handler) error {
 	r := run{
 		Consumer: c,
@@ -194,7 +196,8 @@ func (c *Consumer) withDefaults(ns keys.Namespace) (*Consumer, error) {
 		faults = append(faults, fmt.Errorf("Consumer.AckWait is %v, want at least %v", full.AckWait, minAckWait))
 	}
 	if full.MaxAckPending < -1 {
-		faults = append(faults, fmt.Errorf("Consumer.MaxAckPending is %d, want at least 1, or -1 for no limit", full.MaxAckPending))
+		faults = append(faults, fmt.Errorf("Consumer.MaxAckPending is %d, want at least 1, or -1 for no limit",
+			full.MaxAckPending))
 	}
 	return &full, errors.Join(faults...)
 }
@@ -202,13 +205,13 @@ func (c *Consumer) withDefaults(ns keys.Namespace) (*Consumer, error) {
 // minAckWait leaves time to extend a running handler's ack deadline over a network.
 const minAckWait = 100 * time.Millisecond
 
-// MaxWaiting is how many requests for events may wait at a durable consumer that Consume or timerd deliver makes.
-// JetStream refuses to change it later, so it depends on no setting: it has room for the requests of a hundred processes
-// with thousands of handlers each, and costs nothing until they wait.
+// MaxWaiting limits the waiting requests for events of a durable consumer created by Consume or timerd deliver.
+// JetStream refuses to change it later, so it depends on no setting: it has room for the requests of a hundred
+// processes with thousands of handlers each, and costs nothing until they wait.
 const MaxWaiting = 4096
 
-// bind finds the durable consumer and brings its settings in line, or makes it. Of an existing one it changes only what
-// JetStream allows to change.
+// bind finds the durable consumer and corrects its settings, or creates it. It changes only settings that JetStream can
+// change.
 func (c *Consumer) bind(ctx context.Context, ns keys.Namespace) error {
 	want := jetstream.ConsumerConfig{
 		Durable:       c.Durable,
@@ -244,26 +247,28 @@ func (c *Consumer) bind(ctx context.Context, ns keys.Namespace) error {
 			c.Durable, c.Stream, strings.Join(subjects, ", "), want.FilterSubject)
 	}
 	if have.AckPolicy != want.AckPolicy {
-		return fmt.Errorf("the durable consumer %q of stream %q has ack policy %s, not %s: give Consumer.Durable another name",
+		return fmt.Errorf("the durable consumer %q of stream %q has ack policy %s, not %s: give Consumer.Durable "+
+			"another name",
 			c.Durable, c.Stream, have.AckPolicy, want.AckPolicy)
 	}
 	if have.AckWait == want.AckWait && have.MaxDeliver == want.MaxDeliver &&
 		have.MaxAckPending == want.MaxAckPending && len(have.BackOff) == 0 {
 		return nil
 	}
-	have.AckWait, have.MaxDeliver, have.MaxAckPending, have.BackOff = want.AckWait, want.MaxDeliver, want.MaxAckPending, nil
+	have.AckWait, have.MaxDeliver, have.MaxAckPending, have.BackOff = want.AckWait, want.MaxDeliver, want.MaxAckPending,
+		nil
 	return c.explain(c.put(ctx, have, c.js.UpdateConsumer))
 }
 
-// JetStream's error codes for a consumer that the limits of the server, the account or the stream do not allow: one
-// more than there may be, and one with a higher MaxAckPending.
+// JetStream's error codes for a consumer over a limit of the server, the account or the stream: over the number of
+// consumers, and over the MaxAckPending.
 const (
 	codeMaxConsumers  jetstream.ErrorCode = 10026
 	codeMaxAckPending jetstream.ErrorCode = 10121
 )
 
-// put makes or updates the durable consumer. If the default of MaxAckPending exceeds a limit, it takes what JetStream
-// gives.
+// put creates or updates the durable consumer. If MaxAckPending is a default and exceeds a limit of JetStream, put uses
+// that limit.
 func (c *Consumer) put(
 	ctx context.Context, config jetstream.ConsumerConfig,
 	do func(context.Context, string, jetstream.ConsumerConfig) (jetstream.Consumer, error),
@@ -282,21 +287,24 @@ func refusedBy(err error, code jetstream.ErrorCode) bool {
 	return ok && refused.ErrorCode == code
 }
 
-// explain adds to an error of JetStream what to do. It returns nil for nil.
+// explain adds the fix to an error of JetStream. It returns nil for nil.
 func (c *Consumer) explain(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, jetstream.ErrStreamNotFound):
-		return fmt.Errorf("JetStream has no stream %q: start timerd, which makes it, or set Consumer.Stream: %w", c.Stream, err)
+		return fmt.Errorf("JetStream has no stream %q: start timerd, which makes it, or set Consumer.Stream: %w",
+			c.Stream, err)
 	case refusedBy(err, codeMaxConsumers):
 		return fmt.Errorf("NATS allows no further consumer (max_consumers of the account or of stream %s): "+
 			"remove one that no program reads, or raise that limit: %w", c.Stream, err)
 	case refusedBy(err, codeMaxAckPending):
-		return fmt.Errorf("Consumer.MaxAckPending is %d, more than NATS allows (max_ack_pending of the server, the account "+
+		return fmt.Errorf("Consumer.MaxAckPending is %d, more than NATS allows (max_ack_pending of the server, the "+
+			"account "+
 			"or the stream): set a lower one, or raise that limit: %w", c.MaxAckPending, err)
 	case errors.Is(err, jetstream.ErrNotPullConsumer):
-		return fmt.Errorf("the durable consumer %q of stream %q is a push consumer: give Consumer.Durable another name: %w", c.Durable, c.Stream, err)
+		return fmt.Errorf("the durable consumer %q of stream %q is a push consumer: give Consumer.Durable another "+
+			"name: %w", c.Durable, c.Stream, err)
 	}
 	return fmt.Errorf("durable consumer %q of stream %q: %w", c.Durable, c.Stream, err)
 }

@@ -17,8 +17,9 @@ func TestConsumeDurable(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	config := jetstream.ConsumerConfig{
-		Durable: "mine", FilterSubjects: []string{"timers.fired.shop.*.*", "timers.fired.bank.*.*"}, AckPolicy: jetstream.AckExplicitPolicy,
-		AckWait: 7 * time.Second, MaxAckPending: 5,
+		Durable: "mine", FilterSubjects: []string{"timers.fired.shop.*.*", "timers.fired.bank.*.*"},
+		AckPolicy: jetstream.AckExplicitPolicy,
+		AckWait:   7 * time.Second, MaxAckPending: 5,
 	}
 	if _, err := b.js.CreateConsumer(t.Context(), "TIMERS", config); err != nil {
 		t.Fatal(err)
@@ -47,7 +48,8 @@ func TestConsumeDurable(t *testing.T) {
 	if err := take(t, ended, "the end"); err != nil {
 		t.Error(err)
 	}
-	if have := b.info("mine").Config; have.MaxAckPending != 5 || have.AckWait != 7*time.Second || len(have.FilterSubjects) != 2 {
+	if have := b.info("mine").Config; have.MaxAckPending != 5 || have.AckWait != 7*time.Second ||
+		len(have.FilterSubjects) != 2 {
 		t.Errorf("it was changed: %+v", have)
 	}
 	for name, want := range map[string]string{"": "Durable is not set", "none": `durable consumer "none"`} {
@@ -76,7 +78,8 @@ func TestGiveBack(t *testing.T) {
 		return nil
 	}, func(c *client.Consumer) { c.Concurrency = 1 })
 	b.publish(fired("shop:order:a:1", nil))
-	if e, again := take(t, calls, "the event"), take(t, calls, "the event again"); again.ID != e.ID || again.Attempt != 1 {
+	if e, again := take(t, calls, "the event"), take(t, calls, "the event again"); again.ID != e.ID ||
+		again.Attempt != 1 {
 		t.Errorf("%+v after %+v", again, e)
 	}
 	b.settled("timerd")

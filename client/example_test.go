@@ -28,7 +28,8 @@ func Example() {
 	}
 
 	err = client.NewConsumer(js).Consume(ctx, "shop:order", func(_ context.Context, e client.Event) error {
-		fmt.Printf("order %s: %s, attempt %d, on time: %t\n", e.Key.ID, e.Data, e.Attempt, e.Due.Equal(due) && !e.Time.Before(due))
+		fmt.Printf("order %s: %s, attempt %d, on time: %t\n", e.Key.ID, e.Data, e.Attempt, e.Due.Equal(due) &&
+			!e.Time.Before(due))
 		cancel() // one is enough
 		return nil
 	})
@@ -56,7 +57,8 @@ func ExampleTimers_Set() {
 		{"due at once", client.At(time.Now().Add(-time.Hour)), nil},
 	} {
 		_, err := timers.Set(ctx, "shop:order:timeout:42", []byte(set.payload), set.when, set.options...)
-		fmt.Printf("%s: not set %t, invalid %t\n", set.payload, errors.Is(err, client.ErrNotSet), errors.Is(err, client.ErrInvalid))
+		fmt.Printf("%s: not set %t, invalid %t\n", set.payload, errors.Is(err, client.ErrNotSet),
+			errors.Is(err, client.ErrInvalid))
 	}
 	timer, found, err := timers.Get(ctx, "shop:order:timeout:42")
 	fmt.Printf("pending: %t %s %v\n", found, timer.Payload, err)
@@ -133,7 +135,7 @@ func ExampleTimers_CancelMany() {
 	// shop:order:timeout:42 cancelled
 }
 
-// What a handler returns decides what becomes of its event.
+// A handler's error decides about its event.
 func ExampleConsumer_Consume() {
 	rdb, js, stop := timerdtest.Servers()
 	defer stop()
@@ -142,7 +144,8 @@ func ExampleConsumer_Consume() {
 
 	timers := client.New(rdb)
 	for i, id := range []string{"busy", "gone", "broken", "fine"} {
-		if _, err := timers.Set(ctx, "pay:order:callback:"+id, nil, client.After(time.Duration(i+1)*30*time.Millisecond)); err != nil {
+		if _, err := timers.Set(ctx, "pay:order:callback:"+id, nil,
+			client.After(time.Duration(i+1)*30*time.Millisecond)); err != nil {
 			fmt.Println(err)
 			return
 		}

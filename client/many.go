@@ -9,8 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// manyBatch is how many calls SetMany and CancelMany send at a time: more of them save next to nothing, and every one
-// waits in memory for its reply.
+// manyBatch limits the calls that SetMany and CancelMany send at a time: more save next to nothing, and each keeps its
+// reply in memory.
 const manyBatch = 512
 
 // Setting is one timer for SetMany. Its fields are the arguments of Set.
@@ -28,8 +28,8 @@ type SetResult struct {
 }
 
 // SetMany sets many timers in few round trips, in their order. It is not atomic: each timer has its own result, and
-// results always has one for each setting. The error says how many failed and wraps the first failure. ErrNotSet is not
-// a failure.
+// results always has one for each setting. The error has the number of failures and wraps the first one. ErrNotSet is
+// not a failure.
 func (t *Timers) SetMany(ctx context.Context, settings []Setting) (results []SetResult, err error) {
 	results = make([]SetResult, len(settings))
 	trace := t.trace(ctx)
@@ -63,24 +63,23 @@ type CancelResult struct {
 }
 
 // CancelMany cancels many timers in few round trips, in the order of their keys. It is not atomic: each timer has its
-// own result, and results always has one for each key. The error says for how many keys the outcome is unknown, and
+// own result, and results always has one for each key. The error has the number of keys with an unknown outcome, and
 // wraps the first failure. An outcome other than Cancelled is not a failure.
 func (t *Timers) CancelMany(ctx context.Context, keys []string) (results []CancelResult, err error) {
 	return t.cancelMany(ctx, len(keys), func(i int) cancellation { return cancellation{key: keys[i]} })
 }
 
-// Due names a timer for CancelDue: its key and its due time, as Set, Get and timerd ls give it.
+// Due names a timer for CancelDue: its key and its due time, as returned by Set, Get and timerd ls.
 type Due struct {
 	Key string
 	Due time.Time
-	// Alone cancels just this one of several timers of the key; those due earlier stay too.
+	// Alone cancels only the timer with exactly this due time; earlier timers of the key stay.
 	Alone bool
 }
 
-// CancelDue is CancelMany for timers that were listed before: it cancels the timers of each key that are due at the
-// given time or earlier. A timer that was set or moved to a later time since then stays; the outcome is Unknown if the
-// key has no other. The error wraps ErrInvalid if the function library in Redis is too old to know CancelDue or
-// Due.Alone.
+// CancelDue is CancelMany for timers from a list: it cancels the timers of each key that are due at the given time or
+// earlier. A timer set or moved to a later time since then stays; the outcome is Unknown if the key has no other. The
+// error wraps ErrInvalid if the function library in Redis is too old to know CancelDue or Due.Alone.
 func (t *Timers) CancelDue(ctx context.Context, timers []Due) (results []CancelResult, err error) {
 	return t.cancelMany(ctx, len(timers), func(i int) cancellation {
 		args := []any{"UNTIL", timers[i].Due.UnixMilli()}
@@ -92,7 +91,8 @@ func (t *Timers) CancelDue(ctx context.Context, timers []Due) (results []CancelR
 }
 
 // cancelMany makes n cancellations; get returns each of them.
-func (t *Timers) cancelMany(ctx context.Context, n int, get func(int) cancellation) (results []CancelResult, err error) {
+func (t *Timers) cancelMany(ctx context.Context, n int, get func(
+	int) cancellation) (results []CancelResult, err error) {
 	results = make([]CancelResult, n)
 	failed, err := t.many(ctx, n,
 		func(pipe redis.Pipeliner, i int) *redis.Cmd { return get(i).call(ctx, pipe) },
@@ -106,10 +106,11 @@ func (t *Timers) cancelMany(ctx context.Context, n int, get func(int) cancellati
 	return results, err
 }
 
-// many makes n calls of the function library, manyBatch in a pipeline. add adds a call, or returns nil if there is none to
-// make. take gets its reply, or nil, and returns what failed, if anything did. It returns how many failed, and the first
-// failure.
-func (t *Timers) many(ctx context.Context, n int, add func(redis.Pipeliner, int) *redis.Cmd, take func(int, *redis.Cmd) error) (failed int, err error) {
+// many makes n calls of the function library, manyBatch in a pipeline. add adds a call to the pipeline, or returns nil
+// if it has no call to make. take gets the reply, or nil, and returns the call's failure, if any. many returns the
+// number of failures, and the first failure.
+func (t *Timers) many(ctx context.Context, n int, add func(redis.Pipeliner, int) *redis.Cmd,
+	take func(int, *redis.Cmd) error) (failed int, err error) {
 	for first := 0; first < n; first += manyBatch {
 		pipe := t.rdb.Pipeline()
 		if _, is := t.rdb.(*redis.ClusterClient); is {
@@ -131,8 +132,9 @@ func (t *Timers) many(ctx context.Context, n int, add func(redis.Pipeliner, int)
 	return failed, err
 }
 
-// unrepeated is a pipeline of a cluster whose calls go-redis follows where slots have moved, but does not send again all together. That
-// it does if the first of them is refused, as while its slot moves: the second answers would then be kept of those that have worked.
+// unrepeated is a pipeline to a cluster that go-redis does not send a second time. Still, go-redis follows moved slots
+// call by call. An ordinary pipeline is sent again if its first call is refused, as while a slot moves. Then successful
+// calls get the replies of their second run.
 type unrepeated struct{ redis.Pipeliner }
 
 // FCall implements [redis.Cmdable].
@@ -143,11 +145,11 @@ func (p unrepeated) FCall(ctx context.Context, function string, keys []string, a
 	}
 	cmd := redis.NewCmd(ctx, append(call, args...)...)
 	cmd.SetFirstKeyPos(3)
-	_ = p.Process(ctx, sentOnce{cmd}) // which only adds it
+	_ = p.Process(ctx, sentOnce{cmd}) // only adds it
 	return cmd
 }
 
-// sentOnce is a command that go-redis does not send again with its pipeline.
+// sentOnce is a command whose pipeline go-redis does not send again.
 type sentOnce struct{ *redis.Cmd }
 
 // NoRetry implements [redis.Cmder].

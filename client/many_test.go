@@ -41,7 +41,8 @@ func TestCancelMany(t *testing.T) {
 	if err := rdb.Set(ctx, "shop:order:timeout:no", "p", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
-	results, err := timers.CancelMany(ctx, slices.Concat(names, []string{"shop:order:timeout:plain", "shop:order:timeout:no"}))
+	results, err := timers.CancelMany(ctx, slices.Concat(names,
+		[]string{"shop:order:timeout:plain", "shop:order:timeout:no"}))
 	if err != nil || len(results) != n+2 {
 		t.Fatalf("CancelMany = %d results, %v", len(results), err)
 	}
@@ -63,7 +64,8 @@ func TestCancelMany(t *testing.T) {
 		t.Fatal(err)
 	}
 	results, err = timers.CancelMany(ctx, []string{names[0], "not a timer", names[0]})
-	if !errors.Is(err, client.ErrInvalid) || !strings.Contains(err.Error(), "1 of 3") || !strings.Contains(err.Error(), `"not a timer"`) {
+	if !errors.Is(err, client.ErrInvalid) || !strings.Contains(err.Error(), "1 of 3") ||
+		!strings.Contains(err.Error(), `"not a timer"`) {
 		t.Errorf("CancelMany with a bad key: %v, want the count and the fault", err)
 	}
 	for i, want := range []client.Outcome{client.Cancelled, "", client.Unknown} {
@@ -76,7 +78,7 @@ func TestCancelMany(t *testing.T) {
 	}
 }
 
-// What was found before is cancelled, and not what was set or moved since.
+// CancelDue cancels the timers found before, and not timers set or moved since.
 func TestCancelDue(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -115,7 +117,8 @@ func TestCancelDue(t *testing.T) {
 		}
 	}
 	for i, payload := range map[int]string{1: "again", 3: "p"} {
-		if timer, there, err := timers.Get(ctx, found[i].Key); err != nil || !there || string(timer.Payload) != payload {
+		if timer, there, err := timers.Get(ctx, found[i].Key); err != nil || !there ||
+			string(timer.Payload) != payload {
 			t.Errorf("%s: %+v, %v, %v; want it to stay", found[i].Key, timer, there, err)
 		}
 	}
@@ -137,13 +140,15 @@ func TestCancelDueOfManyOwedTimers(t *testing.T) {
 		if i < n {
 			due = at
 		}
-		testenv.Eventually(t, time.Minute, func() bool { return rdb.Time(ctx).Val().After(at.Add(time.Millisecond)) }, "the clock to pass")
+		testenv.Eventually(t, time.Minute, func() bool { return rdb.Time(ctx).Val().After(at.Add(time.Millisecond)) },
+			"the clock to pass")
 	}
 	results, err := timers.CancelDue(ctx, []client.Due{{Key: key, Due: due}})
 	if err != nil || results[0].Outcome != client.Cancelled {
 		t.Fatalf("%+v, %v", results, err)
 	}
-	if timer, there, err := timers.Get(ctx, key); err != nil || !there || timer.State != client.Owed || !timer.Due.After(due) {
+	if timer, there, err := timers.Get(ctx, key); err != nil || !there || timer.State != client.Owed ||
+		!timer.Due.After(due) {
 		t.Errorf("%+v, %v, %v; want the last one to stay", timer, there, err)
 	}
 }
@@ -154,7 +159,8 @@ func TestCancelManyInTrouble(t *testing.T) {
 	rdb := server.Client(func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Second, -1 })
 	timers := client.New(rdb)
 	names := []string{"a:b:c:d", "a:b:c:e"}
-	if results, err := timers.CancelMany(t.Context(), names); !errors.Is(err, client.ErrNoLibrary) || !errors.Is(results[1].Err, client.ErrNoLibrary) {
+	if results, err := timers.CancelMany(t.Context(), names); !errors.Is(err, client.ErrNoLibrary) ||
+		!errors.Is(results[1].Err, client.ErrNoLibrary) {
 		t.Errorf("without the library: %v, %v", results, err)
 	}
 	if _, err := schedule.New(rdb, schedule.DefaultMaxPayload).Load(t.Context()); err != nil {
@@ -162,12 +168,14 @@ func TestCancelManyInTrouble(t *testing.T) {
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if results, err := timers.CancelMany(ended, names); !errors.Is(err, context.Canceled) || !errors.Is(results[1].Err, context.Canceled) {
+	if results, err := timers.CancelMany(ended, names); !errors.Is(err, context.Canceled) ||
+		!errors.Is(results[1].Err, context.Canceled) {
 		t.Errorf("with an ended context: %v, %v", results, err)
 	}
 	server.Pause()
 	var timeout net.Error
-	if results, err := timers.CancelMany(t.Context(), names); !errors.As(err, &timeout) || !timeout.Timeout() || results[0].Err == nil {
+	if results, err := timers.CancelMany(t.Context(), names); !errors.As(err, &timeout) || !timeout.Timeout() ||
+		results[0].Err == nil {
 		t.Errorf("on a server that does not answer: %v, %v", results, err)
 	}
 	server.Resume()

@@ -76,8 +76,8 @@ func TestCrashCostsNoAttempt(t *testing.T) {
 	}
 }
 
-// NATS goes and comes back, in the middle of handlers and between events: each event is handled once, and what handlers
-// wanted is done after the return.
+// NATS goes and comes back, in the middle of handlers and between events: each event is handled once, and the handlers'
+// decisions are carried out after the return.
 func TestConsumeSurvivesRestartsOfNATS(t *testing.T) {
 	t.Parallel()
 	for name, opts := range map[string][]nats.Option{
@@ -112,7 +112,8 @@ func consumeThroughRestarts(t *testing.T, opts ...nats.Option) {
 	for round := range 3 {
 		id := fmt.Sprintf("after %d", round)
 		testenv.Eventually(t, patience, func() error {
-			_, err := b.js.Publish(t.Context(), "timers.fired.shop.order.timeout", fired("shop:order:timeout:"+id, nil).AppendJSON(nil), jetstream.WithMsgID(id))
+			_, err := b.js.Publish(t.Context(), "timers.fired.shop.order.timeout",
+				fired("shop:order:timeout:"+id, nil).AppendJSON(nil), jetstream.WithMsgID(id))
 			return err
 		}, "publishing after a restart")
 		testenv.Eventually(t, patience, func() bool { return calls.all()[id] > 0 }, "the event "+id)
@@ -185,7 +186,8 @@ func TestRetryWaitsForItsStream(t *testing.T) {
 	if n := b.unacknowledged("timerd"); n != 1 {
 		t.Errorf("%d events unacknowledged, want 1", n)
 	}
-	if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "TIMERS_RETRY", Subjects: []string{"timers.retry.>"}}); err != nil {
+	if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "TIMERS_RETRY",
+		Subjects: []string{"timers.retry.>"}}); err != nil {
 		t.Fatal(err)
 	}
 	testenv.Collect(t, b.js, "TIMERS_RETRY").Wait(1, patience)
@@ -193,7 +195,8 @@ func TestRetryWaitsForItsStream(t *testing.T) {
 	if n := calls.all()[""]; n != 1 {
 		t.Errorf("%d calls, want 1", n)
 	}
-	if !strings.Contains(log.String(), "asking for a retry") || !strings.Contains(log.String(), "key=shop:order:timeout:42") {
+	if !strings.Contains(log.String(), "asking for a retry") ||
+		!strings.Contains(log.String(), "key=shop:order:timeout:42") {
 		t.Errorf("log:\n%s", log.String())
 	}
 }
@@ -205,22 +208,25 @@ func TestRedeliveryMakesNoSecondLetter(t *testing.T) {
 	e := fired("shop:order:timeout:42", nil)
 	b.publish(e)
 	for _, durable := range []string{"one", "two"} { // two deliveries of one event
-		b.consume(func(context.Context, client.Event) error { return client.Dead(errors.New(durable)) }, func(c *client.Consumer) { c.Durable = durable })
+		b.consume(func(context.Context, client.Event) error { return client.Dead(errors.New(durable)) },
+			func(c *client.Consumer) { c.Durable = durable })
 		b.settled(durable)
 	}
 	b.dead.Stays(1, 200*time.Millisecond)
 }
 
-// Somebody else's dead letter with the id of an event does not keep that event's own away, whether the client may read
-// what is stored or not.
+// Somebody else's dead letter with the id of an event does not keep that event's own away, with and without the right
+// to read the stored one.
 func TestForgedLetterID(t *testing.T) {
 	t.Parallel()
-	for name, deny := range map[string][]string{"may read": nil, "may not read": {"$JS.API.STREAM.>", "$JS.API.DIRECT.>"}} {
+	for name, deny := range map[string][]string{"may read": nil,
+		"may not read": {"$JS.API.STREAM.>", "$JS.API.DIRECT.>"}} {
 		t.Run(name, func(t *testing.T) {
 			b := &bench{t: t, nats: testenv.NATS(t, func(o *server.Options) {
 				o.Users = []*server.User{
 					{Username: "admin", Password: "a"},
-					{Username: "app", Password: "b", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Deny: deny}}},
+					{Username: "app", Password: "b", Permissions: &server.Permissions{
+						Publish: &server.SubjectPermission{Deny: deny}}},
 				}
 			})}
 			b.js = b.nats.JetStream(nats.UserInfo("admin", "a"))
@@ -229,13 +235,16 @@ func TestForgedLetterID(t *testing.T) {
 			e := fired("shop:order:timeout:42", nil)
 			forged := fired("evil:order:timeout:42", nil)
 			forged.ID, forged.Type = e.ID, event.TypeDead
-			if _, err := b.js.Publish(t.Context(), "timers.dead.evil.order.timeout", forged.AppendJSON(nil), jetstream.WithMsgID(e.ID)); err != nil {
+			if _, err := b.js.Publish(t.Context(), "timers.dead.evil.order.timeout", forged.AppendJSON(nil),
+				jetstream.WithMsgID(e.ID)); err != nil {
 				t.Fatal(err)
 			}
 			b.publish(e)
-			js := b.nats.JetStream(nats.UserInfo("app", "b"), nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
+			js := b.nats.JetStream(nats.UserInfo("app", "b"),
+				nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}))
 			for _, durable := range []string{"one", "two"} {
-				b.consumeOn(js, func(context.Context, client.Event) error { return client.Dead(nil) }, func(c *client.Consumer) { c.Durable = durable })
+				b.consumeOn(js, func(context.Context, client.Event) error { return client.Dead(nil) },
+					func(c *client.Consumer) { c.Durable = durable })
 				b.settled(durable)
 			}
 			letters := b.dead.Wait(2, patience)
@@ -247,9 +256,9 @@ func TestForgedLetterID(t *testing.T) {
 	}
 }
 
-// While a process stands still, or its connection, JetStream delivers its events again. What is with a handler here, or
-// was acknowledged, is not handled twice.
-func TestStandstillHandsNothingOutTwice(t *testing.T) {
+// While a process stands still, or its connection, JetStream delivers its events again. An event with a handler here,
+// or acknowledged, is not handled twice.
+func TestStandstillHandlesNoEventTwice(t *testing.T) {
 	t.Parallel()
 	const ackWait = 500 * time.Millisecond
 	b := newBench(t)

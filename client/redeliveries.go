@@ -6,12 +6,12 @@ import (
 	"time"
 )
 
-// maxSettled is how many settled events are remembered: more than can be on their way to this process a second time.
+// maxSettled is the number of remembered settled events: more than can be on their way to this process a second time.
 const maxSettled = 4096
 
-// redeliveries knows the events that are with a handler of this process and those that were settled lately. JetStream
-// delivers them again if their ack deadline could not be extended, because the process or its connection stood still.
-// It keeps handlers from seeing them twice.
+// redeliveries has the events with a handler of this process, and recently settled ones. JetStream delivers them again
+// if their ack deadline could not be extended, because the process or its connection stood still. So handlers do not
+// see them twice.
 type redeliveries struct {
 	mu      sync.Mutex
 	working map[place]struct{}
@@ -20,13 +20,13 @@ type redeliveries struct {
 	next    int     // in order
 }
 
-// place names a message for good: a stream that is made anew counts from 1 again.
+// place identifies a message for good: a stream created again counts from 1.
 type place struct {
 	seq    uint64
 	stored time.Time
 }
 
-// placeKey is under which a handler's context has the place of its event.
+// placeKey is the key of the event's place in a handler's context.
 type placeKey struct{}
 
 // Sequence returns the stream sequence number of a handler's event. ctx is the handler's context; for any other one
@@ -40,7 +40,7 @@ func newRedeliveries() *redeliveries {
 	return &redeliveries{working: make(map[place]struct{}), settled: make(map[place]struct{})}
 }
 
-// begin notes that a message is being worked on, unless it is already or has been settled.
+// begin notes that work on a message begins, unless it has begun before or has been settled.
 func (r *redeliveries) begin(p place) (fresh, settled bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -54,7 +54,7 @@ func (r *redeliveries) begin(p place) (fresh, settled bool) {
 	return true, false
 }
 
-// end notes that a message is no longer worked on, and whether it was settled.
+// end notes that work on a message has ended, and whether it was settled.
 func (r *redeliveries) end(p place, settled bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -11,15 +11,15 @@ import (
 	"github.com/timerd-io/timerd/internal/cron"
 )
 
-// Repetition says when a timer that repeats is due: Every or Cron. The zero Repetition is invalid.
+// Repetition is the rhythm of a repeating timer: Every or Cron. The zero Repetition is invalid.
 type Repetition struct {
 	args []any
 	zone string
 }
 
-// Every makes a timer due at a fixed interval. Each due time counts from the one before, however late its events are.
-// The interval is from 100 ms to 10 years, rounded up to whole milliseconds. It counts from the call, or from the time
-// of From.
+// Every makes a timer due at a fixed interval. Each due time counts from the one before, even if events are late. The
+// interval is from 100 ms to 10 years, rounded up to whole milliseconds. It counts from the call, or from the time of
+// From.
 func Every(interval time.Duration) Repetition {
 	return Repetition{args: []any{"EVERY", roundedUp(interval)}}
 }
@@ -38,25 +38,25 @@ func Cron(expression, zone string) Repetition {
 // From is for Repeat alone: no occurrence is due before t, and the interval of Every counts from t.
 func From(t time.Time) SetOption { return SetOption{[]any{"FROM", t.UnixMilli()}} }
 
-// Until is for Repeat alone: t is the last moment at which the timer may be due.
+// Until is for Repeat alone: t is the last possible due time.
 func Until(t time.Time) SetOption { return SetOption{[]any{"UNTIL", t.UnixMilli()}} }
 
 // Times is for Repeat alone: the timer fires n times in all.
 func Times(n int) SetOption { return SetOption{[]any{"TIMES", n}} }
 
-// CatchUp is for Repeat alone. Occurrences that were missed within the last d, while no timerd could publish, then fire
-// in order. Without it only the one that was pending fires, and the others are skipped.
+// CatchUp is for Repeat alone. Then occurrences missed within the last d, while no timerd could publish, fire in order.
+// Without it only the pending one fires, and the others are skipped.
 func CatchUp(d time.Duration) SetOption { return SetOption{[]any{"CATCHUP", roundedUp(d)}} }
 
-// Repeat sets a timer that repeats, and returns when it is first due. For Cron it returns the zero Time: a timerd
-// computes the first due time, within milliseconds if one is running. Each occurrence fires like any timer, and the
-// next one is set when that is settled. Repeat replaces the pending timer of the key, as Set does, even one that
-// repeats. Set makes it a single timer again, and Cancel ends it. The options are NX, XX, Late, DropLate, From, Until,
-// Times and CatchUp.
+// Repeat sets a repeating timer, and returns its first due time. For Cron it returns the zero Time: a timerd computes
+// the first due time, within milliseconds if one is running. Each occurrence fires like any timer, and its settlement
+// sets the next one. Repeat replaces the pending timer of the key, as Set does, even one that repeats. Set makes it a
+// single timer again, and Cancel ends it. The options are NX, XX, Late, DropLate, From, Until, Times and CatchUp.
 //
-// Repeat returns errors that wrap ErrNotSet, ErrInvalid or ErrNoLibrary. A zone that neither this machine nor Go's own
-// database knows is invalid. If timerd does not know the zone, the timer becomes a dead letter.
-func (t *Timers) Repeat(ctx context.Context, key string, payload []byte, by Repetition, opts ...SetOption) (first time.Time, err error) {
+// Repeat returns errors that wrap ErrNotSet, ErrInvalid or ErrNoLibrary. A zone unknown to both this machine and Go's
+// own database is invalid. If timerd does not know the zone, the timer becomes a dead letter.
+func (t *Timers) Repeat(ctx context.Context, key string, payload []byte, by Repetition,
+	opts ...SetOption) (first time.Time, err error) {
 	if len(by.args) == 0 {
 		return time.Time{}, fmt.Errorf("client: repeat %q: %w: no repetition given, use Every or Cron", key, ErrInvalid)
 	}

@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// lastCall is how long handlers get to return once their context has ended.
+	// lastCall is the time for handlers to return after their context has ended.
 	lastCall = time.Second
 
-	// goneAfter is how long a server must go on saying that the stream or the durable consumer does not exist before
-	// Consume gives up: a cluster that has just started may say so in error.
+	// goneAfter is the time for which a server must keep reporting a missing stream or durable consumer before Consume
+	// gives up: a cluster that has just started may say so in error.
 	goneAfter = 5 * time.Second
 
-	// warnEvery limits the lines in the log about one trouble with fetching.
+	// warnEvery is the least interval between log lines about the same failure to fetch.
 	warnEvery = 30 * time.Second
 
 	firstPause   = 100 * time.Millisecond
@@ -30,8 +30,8 @@ const (
 	callTimeout  = 5 * time.Second // of one request to JetStream
 )
 
-// run is one call of Consume: a source of events, and Concurrency lanes, each of which takes one event, has it handled
-// and settled, and takes the next.
+// run is one call of Consume: a source of events, and Concurrency lanes. Each lane takes one event, calls the handler,
+// settles the event, and takes the next.
 type run struct {
 	*Consumer // with every field set
 	handler   Handler
@@ -42,8 +42,8 @@ type run struct {
 }
 
 // run consumes until ctx ends. Three contexts end one after the other. fetching ends with ctx, or when nothing can be
-// fetched any more. handlers, which handlers get, ends StopTimeout later, and settle lastCall after that. A lane ends
-// when its event is settled, and with settle at the latest.
+// fetched any more. handlers, the context of handlers, ends StopTimeout later, and settle lastCall after that. A lane
+// ends when its event is settled, and with settle at the latest.
 func (r *run) run(ctx context.Context) error {
 	fetching, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
@@ -82,7 +82,9 @@ func (r *run) run(ctx context.Context) error {
 		err = nil
 	}
 	if n := r.unfinished.Load(); n > 0 {
-		err = errors.Join(err, fmt.Errorf("%d handlers still run %v after their context ended; their events are delivered again", n, lastCall))
+		err = errors.Join(err,
+			fmt.Errorf("%d handlers still run %v after their context ended; their events are delivered again", n,
+				lastCall))
 	}
 	return err
 }
@@ -119,7 +121,7 @@ func (r *run) feed(fetching context.Context) error {
 			case <-fetching.Done():
 				return nil
 			case <-statuses:
-				// A reconnect may or may not have lost what was asked for.
+				// A reconnect may have lost the requests.
 				fault = r.source.renew()
 			case fault = <-r.source.faults:
 			case <-tick.C:
@@ -128,7 +130,7 @@ func (r *run) feed(fetching context.Context) error {
 		}
 		if time.Since(warned) > warnEvery {
 			warned = time.Now()
-			r.Logger.Warn("timerd client: fetching events failed, trying on", "durable", r.Durable, "err", fault)
+			r.Logger.Warn("timerd client: fetching events failed, trying again", "durable", r.Durable, "err", fault)
 		}
 		if err := r.await(fetching, statuses); err != nil {
 			return err
@@ -136,7 +138,7 @@ func (r *run) feed(fetching context.Context) error {
 	}
 }
 
-// await waits until events can be fetched again. It returns an error if they never can, and nil once fetching has
+// await waits until events can be fetched again. It returns an error if they never will be, and nil once fetching has
 // ended.
 func (r *run) await(fetching context.Context, statuses <-chan nats.Status) error {
 	var gone time.Time
@@ -161,12 +163,13 @@ func (r *run) await(fetching context.Context, statuses <-chan nats.Status) error
 		case gone.IsZero():
 			gone = time.Now()
 		case time.Since(gone) > goneAfter:
-			return fmt.Errorf("the durable consumer %q was deleted, or its stream %q; start the consumer again to make a new one: %w", r.Durable, r.Stream, err)
+			return fmt.Errorf("the durable consumer %q was deleted, or its stream %q; start the consumer again to "+
+				"make a new one: %w", r.Durable, r.Stream, err)
 		}
 	}
 }
 
-// pause returns how long to wait after that many failures in a row.
+// pause returns the pause after that many failures in a row.
 func pause(failures int) time.Duration {
 	return backoff.Policy{First: firstPause, Longest: longestPause}.Delay(failures)
 }

@@ -17,48 +17,49 @@ import (
 )
 
 const (
-	// heartbeat is how often the server is to say that it knows of a request.
+	// heartbeat is the interval at which the server confirms that it knows a request.
 	heartbeat = 5 * time.Second
 
-	// renewEvery is how often all that is wanted is asked for again, in one request: a cluster may have lost some of
-	// the requests and answer the others.
+	// renewEvery is the interval at which all requests are replaced by one: a cluster may have lost some of the
+	// requests and answer the others.
 	renewEvery = 30 * time.Second
 
-	// pullExpiry is how long a request waits at the server.
+	// pullExpiry is the lifetime of a request at the server.
 	pullExpiry = 2 * renewEvery
 
-	// askShare makes requests few: a source asks for more only once the handlers that it has not asked for are this part
-	// of the events to come. So however many handlers are free, only some dozens of its requests wait at the server.
+	// askShare keeps the number of requests small: a source asks for more only once the handlers without a request are
+	// this part of the expected events. So however many handlers are free, only some dozens of its requests wait at the
+	// server.
 	askShare = 4
 
-	// drainTimeout bounds the wait for events that are on their way when no more are wanted.
+	// drainTimeout bounds the wait for events on their way after the last request.
 	drainTimeout = 2 * time.Second
 )
 
-// errSilent says that the server has forgotten the requests, or cannot be heard.
+// errSilent means that the server has forgotten the requests, or does not answer.
 var errSilent = errors.New("JetStream sends no heartbeats")
 
-// source fetches events from a durable consumer: as many as there are free handlers and no more. So no event waits in
-// this process, while its ack deadline passes and a handler elsewhere is free.
+// source fetches events from a durable consumer: as many as there are free handlers, and no more. So no event waits in
+// this process with a running ack deadline while a handler elsewhere is free.
 //
 // It speaks JetStream's pull protocol itself, because the iterators of package jetstream fetch ahead. After a
-// reconnect, even one that is limited to one message asks for another before that is wanted, or for none until it
-// misses a heartbeat. A Fetch of one message for each handler stalls likewise: the first event after a restart of the
-// server came 9.9 s late, or 0.9 s with a heartbeat of 500 ms for each idle handler.
+// reconnect, even an iterator limited to one message asks for another too early, or for none until it misses a
+// heartbeat. A Fetch of one message for each handler stalls too: the first event after a restart of the server
+// came 9.9 s late, or 0.9 s with a heartbeat of 500 ms for each idle handler.
 type source struct {
 	conn    *nats.Conn
-	subject string // to ask on
+	subject string // for requests
 	log     *slog.Logger
-	events  chan *nats.Msg // has room for every event that may be asked for
-	faults  chan error     // why the requests are void; has room for one
+	events  chan *nats.Msg // has room for all requested events
+	faults  chan error     // the reason why the requests are void; has room for one
 
 	mu    sync.Mutex
-	inbox *nats.Subscription // for what was asked last; nil when closed
-	ended chan struct{}      // closed when inbox has handed out all
-	began time.Time          // when inbox was made
-	free  int                // handlers that wait for an event
-	asked int                // events to come to inbox for them
-	heard time.Time          // when the server last answered, while events are to come
+	inbox *nats.Subscription // for the last requests; nil when closed
+	ended chan struct{}      // closed when inbox has delivered everything
+	began time.Time          // creation of inbox
+	free  int                // handlers waiting for an event
+	asked int                // expected events in inbox
+	heard time.Time          // the server's last answer, while events are expected
 }
 
 func newSource(js jetstream.JetStream, stream, durable string, handlers int, log *slog.Logger) *source {
@@ -71,7 +72,7 @@ func newSource(js jetstream.JetStream, stream, durable string, handlers int, log
 	}
 }
 
-// apiPrefix returns what the subjects of JetStream's API begin with.
+// apiPrefix returns the beginning of the subjects of JetStream's API.
 func apiPrefix(o jetstream.JetStreamOptions) string {
 	switch {
 	case o.Domain != "":
@@ -82,7 +83,7 @@ func apiPrefix(o jetstream.JetStreamOptions) string {
 	return jetstream.DefaultAPIPrefix
 }
 
-// want asks for an event for one more handler, which then takes it from events.
+// want asks for an event for one more handler; the handler then takes it from events.
 func (s *source) want() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -90,8 +91,8 @@ func (s *source) want() {
 	s.ask()
 }
 
-// ask asks for the events that free handlers want and that are not asked for yet, if those are enough for a request. If
-// it cannot, the next renew or tend does. The caller holds mu.
+// ask requests events for free handlers without a request, if they are enough for one. If it fails, the next renew or
+// tend asks. The caller holds mu.
 func (s *source) ask() {
 	n := s.free - s.asked
 	if s.inbox == nil || n < max(1, s.asked/askShare) {
@@ -127,7 +128,7 @@ func (s *source) renew() error {
 	return err
 }
 
-// end ends a subscription. Events that are on their way to it still reach receive, if they can.
+// end ends a subscription. Events on their way to it still reach receive, if possible.
 func (s *source) end(inbox *nats.Subscription) {
 	switch {
 	case inbox == nil:
@@ -139,7 +140,7 @@ func (s *source) end(inbox *nats.Subscription) {
 	}
 }
 
-// close gives back what is on its way and what no handler has taken.
+// close gives back the events on their way, and the ones not taken by a handler.
 func (s *source) close(ctx context.Context) {
 	s.mu.Lock()
 	inbox, ended := s.inbox, s.ended
@@ -167,7 +168,7 @@ func (s *source) close(ctx context.Context) {
 	}
 }
 
-// receive takes what the server sends: an event, or the status of a request.
+// receive takes a message of the server: an event, or the status of a request.
 func (s *source) receive(msg *nats.Msg) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -175,7 +176,7 @@ func (s *source) receive(msg *nats.Msg) {
 	if current {
 		s.heard = time.Now()
 	}
-	if msg.Reply != "" { // to acknowledge it: this is an event
+	if msg.Reply != "" { // a reply subject to acknowledge: this is an event
 		if current {
 			s.asked = max(0, s.asked-1)
 		}
@@ -194,7 +195,7 @@ func (s *source) receive(msg *nats.Msg) {
 	const heartbeat, noMessages, timeout = "100", "404", "408"
 	switch status := msg.Header.Get("Status"); status {
 	case heartbeat:
-	case noMessages, timeout: // the request has ended, and says how many of its events did not come
+	case noMessages, timeout: // the request has ended, with the number of its missing events
 		if left, err := strconv.Atoi(msg.Header.Get("Nats-Pending-Messages")); err == nil {
 			s.asked = max(0, s.asked-left)
 			s.ask()
@@ -209,8 +210,8 @@ func (s *source) receive(msg *nats.Msg) {
 	}
 }
 
-// tend must be called about every heartbeat. It returns an error if the server has been silent for so long that it must
-// have lost the requests.
+// tend must be called about every heartbeat. It returns an error if the server has been silent for too long: then it
+// must have lost the requests.
 func (s *source) tend() error {
 	s.mu.Lock()
 	silent := s.asked > 0 && time.Since(s.heard) > 2*heartbeat
@@ -230,18 +231,20 @@ func (s *source) tend() error {
 // It costs no attempt.
 func (s *source) giveBack(msg *nats.Msg) {
 	if err := s.conn.Publish(msg.Reply, []byte("-NAK")); err != nil {
-		s.log.Warn("timerd client: event could not be given back, it comes again later", "subject", msg.Subject, "err", err)
+		s.log.Warn("timerd client: event could not be given back, it comes again later", "subject", msg.Subject, "err",
+			err)
 	}
 }
 
-// extend moves on the deadline after which JetStream delivers an event again.
+// extend postpones the deadline after which JetStream delivers an event again.
 func (s *source) extend(msg *nats.Msg) {
 	if err := s.conn.Publish(msg.Reply, []byte("+WPI")); err != nil {
-		s.log.Warn("timerd client: an event's deadline could not be moved on, it may come again", "subject", msg.Subject, "err", err)
+		s.log.Warn("timerd client: cannot extend an event's deadline, it may come again", "subject", msg.Subject, "err",
+			err)
 	}
 }
 
-// acknowledge tells JetStream that an event is settled, and waits until it knows.
+// acknowledge tells JetStream that an event is settled, and waits for its confirmation.
 func (s *source) acknowledge(ctx context.Context, msg *nats.Msg) error {
 	_, err := s.conn.RequestWithContext(ctx, msg.Reply, []byte("+ACK"))
 	return err

@@ -22,7 +22,8 @@ func TestAPIPrefix(t *testing.T) {
 	if err := errors.Join(err1, err2, err3, err4); err != nil {
 		t.Fatal(err)
 	}
-	for want, js := range map[string]jetstream.JetStream{"$JS.API.": plain, "$JS.hub.API.": domain, "acme.js.": prefix} {
+	for want, js := range map[string]jetstream.JetStream{"$JS.API.": plain, "$JS.hub.API.": domain,
+		"acme.js.": prefix} {
 		if got := apiPrefix(js.Options()); got != want {
 			t.Errorf("apiPrefix = %q, want %q", got, want)
 		}
@@ -32,15 +33,16 @@ func TestAPIPrefix(t *testing.T) {
 	}
 }
 
-// What a source asks for is what its handlers are free for, whatever becomes of its requests.
-func TestSourceAsksForWhatIsWanted(t *testing.T) {
+// A source asks for as many events as it has free handlers, whatever happens to its requests.
+func TestSourceRequestsForFreeHandlers(t *testing.T) {
 	t.Parallel()
 	server := testenv.NATS(t)
 	js := server.JetStream()
 	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s"}}); err != nil {
 		t.Fatal(err)
 	}
-	durable, err := js.CreateConsumer(t.Context(), "S", jetstream.ConsumerConfig{Durable: "d", AckPolicy: jetstream.AckExplicitPolicy})
+	durable, err := js.CreateConsumer(t.Context(), "S", jetstream.ConsumerConfig{Durable: "d",
+		AckPolicy: jetstream.AckExplicitPolicy})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +91,7 @@ func TestSourceAsksForWhatIsWanted(t *testing.T) {
 	s.began = s.began.Add(-renewEvery - time.Second)
 	s.mu.Unlock()
 	if err := s.tend(); err != nil || s.inbox.Subject == first {
-		t.Fatalf("tend did not renew what is old: %v", err)
+		t.Fatalf("tend did not renew the old request: %v", err)
 	}
 	waiting(1)
 	s.mu.Lock()
@@ -221,7 +223,8 @@ func TestSourceMakesFewRequests(t *testing.T) {
 			t.Fatalf("event %d: %v", i, err)
 		}
 	}
-	testenv.Eventually(t, time.Minute, func() bool { return len(s.events) == handlers }, "an event for each free handler")
+	testenv.Eventually(t, time.Minute, func() bool { return len(s.events) == handlers },
+		"an event for each free handler")
 	if info, err := durable.Info(t.Context()); err != nil || info.NumWaiting != 0 {
 		t.Errorf("%d requests wait for nobody, %v", info.NumWaiting, err)
 	}

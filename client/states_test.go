@@ -18,7 +18,8 @@ func TestStates(t *testing.T) {
 	const key = "shop:order:timeout:42"
 	stateIs := func(want client.State) {
 		t.Helper()
-		if timer, found, err := timers.Get(t.Context(), key); err != nil || found != (want != "") || timer.State != want {
+		if timer, found, err := timers.Get(t.Context(), key); err != nil || found != (want != "") ||
+			timer.State != want {
 			t.Errorf("Get = %+v, %v, %v; want %q", timer, found, err, want)
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/timerd-io/timerd/client"
 )
 
-// Once the context has ended, running handlers finish and nothing new begins; what was on its way goes back at once,
-// not after AckWait.
+// Once the context has ended, running handlers finish and nothing new begins; events on their way go back at once, not
+// after AckWait.
 func TestStopLetsHandlersFinish(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -105,7 +105,7 @@ func TestStopLeavesStuckHandlersBehind(t *testing.T) {
 	b.settled("timerd")
 }
 
-// A stop is bounded while NATS is away too, whatever handlers do.
+// A stop is bounded, even while NATS is away and handlers hang.
 func TestStopWhileNATSIsAway(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)

@@ -10,26 +10,27 @@ import (
 )
 
 var (
-	// ErrNotSet says that NX found a timer or a key, or that XX found none, so nothing was set.
+	// ErrNotSet means that NX found a timer or a key, or that XX found none, so nothing was set.
 	ErrNotSet = errors.New("not set: NX found the timer, or XX did not")
-	// ErrInvalid says that timerd's function library or this package refused the arguments of the call: not a timer key
-	// or a namespace, a delay of 0 or less or over 10 years, a payload over the limit, a bad option. Nothing was
-	// changed, and repeating the call does not help. The text names what was wrong.
+	// ErrInvalid means that timerd's function library or this package refused the arguments of the call: not a timer
+	// key or a namespace, a delay of 0 or less or over 10 years, a payload over the limit, a bad option. Nothing was
+	// changed, and repeating the call does not help. The text names the fault.
 	ErrInvalid = errors.New("refused")
-	// ErrNoLibrary says that this Redis does not have timerd's function library. timerd loads it at its start; after
+	// ErrNoLibrary means that this Redis does not have timerd's function library. timerd loads it at its start; after
 	// that no timerd needs to run.
-	ErrNoLibrary = errors.New("timerd's function library is not in this Redis: start timerd on it once, or see what `timerd doctor` says")
+	ErrNoLibrary = errors.New(
+		"timerd's function library is not in this Redis: start timerd on it once, or run `timerd doctor`")
 )
 
 // Outcome is the result of a cancellation.
 type Outcome string
 
 const (
-	// Cancelled means that the key had timers that were pending, held or owed, and that they will not fire. An earlier
-	// one that was already firing may still fire.
+	// Cancelled means that the key had pending, held or owed timers, and that they will not fire. An earlier one that
+	// was already firing may still fire.
 	Cancelled Outcome = "cancelled"
-	// Fired means that it is too late: the timer is firing, or has fired within the last 30 seconds, or has, or may
-	// have, become a dead letter instead.
+	// Fired means that it is too late: the timer is firing, or has fired within the last 30 seconds, or became, or may
+	// have become, a dead letter instead.
 	Fired Outcome = "fired"
 	// Unknown means that there is no such timer: it was never set, was cancelled before, or fired more than 30 seconds
 	// ago.
@@ -42,31 +43,31 @@ type State string
 const (
 	// Pending means that the timer is not due yet.
 	Pending State = "pending"
-	// Held means that it is due, and that its namespace is held (client/admin). It can still be cancelled.
+	// Held means that the timer is due, and its namespace on hold (client/admin). It can still be cancelled.
 	Held State = "held"
-	// Owed means that it is due, and that no timerd has claimed it yet. It can still be cancelled.
+	// Owed means that the timer is due, and no timerd has claimed it yet. It can still be cancelled.
 	Owed State = "owed"
-	// Firing means that a timerd has claimed it, or has given it back but may have published its event.
+	// Firing means that a timerd has claimed the timer, or gave it back after perhaps publishing its event.
 	Firing State = "firing"
 )
 
-// Timer is a timer that is not settled: timerd has not recorded yet that its event is in NATS.
+// Timer is an unsettled timer: timerd has not recorded yet that its event is in NATS.
 type Timer struct {
-	State   State     // if it is Firing, the other fields are not certain
+	State   State     // if it is Firing, the other fields are uncertain
 	Due     time.Time // by the Redis server's clock, in UTC, to the millisecond
-	Attempt int       // the attempt it will fire as; 1 unless it is a retry or was set with another
-	Payload []byte    // nil if it will fire without one
-	// Late is the timer's own limit on how long after its due time it may be claimed and still fire; 0 if it has none.
+	Attempt int       // its attempt when it fires; 1 unless it is a retry or was set with another
+	Payload []byte    // nil if it fires without one
+	// Late is the timer's own limit on lateness: claimed later after its due time, it does not fire; 0 if it has none.
 	Late time.Duration
 	// Repeat is the timer's repetition, as in its events: "every 5m0s". Occurrence counts from 1. They are empty and 0
-	// for a timer that does not repeat.
+	// for a single timer.
 	Repeat     string
 	Occurrence int64
-	// TraceParent is what was set with the timer; its payload may have another.
+	// TraceParent is the traceparent set with the timer; its payload may have another.
 	TraceParent string
 }
 
-// When says when a timer is due: After or At. The zero When is invalid.
+// When is the due time of a timer: After or At. The zero When is invalid.
 type When struct {
 	option string
 	ms     int64
@@ -96,7 +97,7 @@ func At(t time.Time) When {
 	return When{option: "PXAT", ms: t.Add(time.Millisecond - time.Nanosecond).UnixMilli()}
 }
 
-// SetOption changes how a timer is set: NX, XX, Attempt, Late or DropLate for Set. Timers.Repeat lists its own.
+// SetOption is an option of Set and Repeat: NX, XX, Attempt, Late or DropLate for Set. Timers.Repeat lists its own.
 type SetOption struct{ args []any }
 
 // NX sets the timer only if neither it nor a Redis key of its name exists. Otherwise Set returns ErrNotSet. It may also
@@ -107,48 +108,49 @@ func NX() SetOption { return SetOption{[]any{"NX"}} }
 // XX sets the timer only if it, or a Redis key of its name, exists. Set returns ErrNotSet otherwise.
 func XX() SetOption { return SetOption{[]any{"XX"}} }
 
-// Attempt makes the timer fire as attempt n, which is at least 1. It overrides an attempt in the payload. Retries count
-// on from there.
+// Attempt makes the timer fire as attempt n, at least 1. It overrides an attempt in the payload. Retries count on from
+// there.
 func Attempt(n int) SetOption { return SetOption{[]any{"ATTEMPT", n}} }
 
-// Late keeps the timer from firing too late to be useful: one that is claimed more than d after its due time becomes a dead
-// letter instead. Each retry is counted from its own due time. d is rounded up to whole milliseconds, and at most 10 years; 0
-// is no limit, whatever timerd's TIMERD_LATE says.
+// Late keeps the timer from firing too late to be useful: if it is claimed more than d after its due time, it becomes a
+// dead letter instead. Each retry is counted from its own due time. d is rounded up to whole milliseconds, and at most
+// 10 years; 0 is no limit, whatever timerd's TIMERD_LATE says.
 func Late(d time.Duration) SetOption { return SetOption{[]any{"LATE", roundedUp(d)}} }
 
-// DropLate is Late, but a timer that is claimed too late is dropped without a dead letter, unless its event may have
-// been published before.
+// DropLate is Late, but a timer claimed too late is dropped without a dead letter, unless its event may have been
+// published before.
 func DropLate(d time.Duration) SetOption { return SetOption{[]any{"LATE", roundedUp(d), "DROP"}} }
 
 // Timers sets, cancels and reads timers in Redis through timerd's function library. It needs no NATS, and no running
 // timerd once the library is loaded.
 //
-// A key is app:module:type:id, four non-empty parts of any bytes, of which only the id may hold colons. Any such key is
+// A key is app:module:type:id, four non-empty parts of any bytes; only the id may hold colons. Any such key is
 // accepted, whatever namespaces timerd is configured for.
 //
 // Its methods may be called concurrently. An error that wraps none of this package's errors comes from the connection
 // or the server: the call may or may not have taken effect, and calling again is safe.
 type Timers struct {
-	// Propagator, if not nil, finds the trace in which Set and SetMany are called. Set it before the first call.
+	// Propagator, if not nil, reads the trace from the context of Set and SetMany. Set it before the first call.
 	Propagator Propagator
 
 	rdb redis.UniversalClient
 }
 
-// New returns Timers on rdb: a client for one server, Sentinel or Cluster, on the database that timerd watches. The
-// caller still owns rdb and closes it.
+// New returns Timers on rdb: a client for one server, Sentinel or Cluster, on timerd's database. The caller still owns
+// rdb and closes it.
 //
 // While a Redis Cluster moves the slot of a key to another server, Redis refuses calls for the key
 // (redis.IsTryAgainError), and nothing changes. A *redis.ClusterClient tries again as often as its MaxRedirects says.
 // By default it gives up after about a tenth of a second.
 func New(rdb redis.UniversalClient) *Timers { return &Timers{rdb: rdb} }
 
-// Set sets a timer and returns when it is due. Setting a pending timer again replaces its due time, payload and
-// attempt; a timer that is already due fires as well. A nil payload is an empty one. Once Set has returned without an error the
+// Set sets a timer and returns its due time. Setting a pending timer again replaces its due time, payload and attempt;
+// a timer that is already due fires as well. A nil payload is an empty one. Once Set has returned without an error the
 // timer is in the schedule, as durable as Redis is.
 //
 // Set returns errors that wrap ErrNotSet, ErrInvalid or ErrNoLibrary.
-func (t *Timers) Set(ctx context.Context, key string, payload []byte, when When, opts ...SetOption) (due time.Time, err error) {
+func (t *Timers) Set(ctx context.Context, key string, payload []byte, when When,
+	opts ...SetOption) (due time.Time, err error) {
 	s := Setting{Key: key, Payload: payload, When: when, Options: opts}
 	if err := s.check(); err != nil {
 		return time.Time{}, err
@@ -163,7 +165,7 @@ func (s Setting) check() error {
 	return nil
 }
 
-// args returns the arguments of timer_set behind the key, with trace, which may be empty, at the end.
+// args returns the arguments of timer_set after the key, with trace at the end; trace may be empty.
 func (s Setting) args(trace []any) []any {
 	args := make([]any, 0, 8)
 	args = append(args, s.Payload, s.When.option, s.When.ms)
@@ -184,9 +186,9 @@ func (s Setting) result(reply *redis.Cmd) (time.Time, error) {
 	return time.UnixMilli(ms).UTC(), nil
 }
 
-// Cancel cancels all timers of a key that are pending, held or owed, deletes the Redis key, and says what it found.
-// Once it has returned Cancelled they do not fire. A second call returns Unknown. So may the first one: go-redis
-// repeats a call whose reply was lost.
+// Cancel cancels all pending, held and owed timers of a key, deletes the Redis key, and returns the outcome. Once it
+// has returned Cancelled they do not fire. A second call returns Unknown. So may the first one: go-redis repeats a call
+// whose reply was lost.
 //
 // Cancel returns errors that wrap ErrInvalid or ErrNoLibrary.
 func (t *Timers) Cancel(ctx context.Context, key string) (Outcome, error) {
@@ -204,8 +206,8 @@ func (c cancellation) call(ctx context.Context, to redis.Cmdable) *redis.Cmd {
 	return to.FCall(ctx, "timer_cancel", []string{c.key}, c.args...)
 }
 
-// cancelOutcome reads the reply of a cancellation. Where so many timers of the key are owed that one call does not cancel
-// them all, it calls again until none is left.
+// cancelOutcome reads the reply of a cancellation. If too many timers of the key are owed for one call, it calls again
+// until none is left.
 func (t *Timers) cancelOutcome(ctx context.Context, c cancellation, reply *redis.Cmd) (Outcome, error) {
 	text, err := reply.Text()
 	some := false
@@ -226,9 +228,8 @@ func (t *Timers) cancelOutcome(ctx context.Context, c cancellation, reply *redis
 	return "", fmt.Errorf("client: cancel %q: timer_cancel answered %q, which this version does not know", c.key, text)
 }
 
-// Get returns a timer that is not settled, and whether there is one. It changes nothing. If a key has several timers,
-// it returns the first of these: the pending one, a pending retry, one that is held, one that is owed, one that is
-// firing.
+// Get returns an unsettled timer of a key; found is false if there is none. It changes nothing. Of several timers it
+// returns the first of these: the pending one, a pending retry, a held one, an owed one, a firing one.
 //
 // Get returns errors that wrap ErrInvalid or ErrNoLibrary.
 func (t *Timers) Get(ctx context.Context, key string) (timer Timer, found bool, err error) {
@@ -245,7 +246,7 @@ func (t *Timers) Get(ctx context.Context, key string) (timer Timer, found bool, 
 	return timer, true, nil
 }
 
-// parseTimer reads the reply of timer_get: names and values in turn. Names that it does not know are a later version's.
+// parseTimer reads the reply of timer_get: alternating names and values. Unknown names are a later version's.
 func parseTimer(fields []any) (Timer, error) {
 	var timer Timer
 	for i := 0; i+1 < len(fields); i += 2 {
@@ -280,7 +281,7 @@ func parseTimer(fields []any) (Timer, error) {
 	return timer, nil
 }
 
-// explain marks an error reply of Redis as what it means to the caller.
+// explain wraps an error reply of Redis in this package's error for it.
 func explain(err error) error {
 	switch {
 	case redis.HasErrorPrefix(err, "timerd: "):

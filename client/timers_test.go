@@ -23,6 +23,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
+// A set timer is due after its delay by the server's clock, can be read, moved and cancelled.
 func TestSetIsScheduledAndCanBeRead(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -36,7 +37,8 @@ func TestSetIsScheduledAndCanBeRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	after := timerdtest.Now(t, rdb)
-	if early := before.Truncate(time.Millisecond).Add(time.Minute); due.Before(early) || due.After(after.Add(time.Minute)) {
+	if early := before.Truncate(time.Millisecond).Add(time.Minute); due.Before(early) ||
+		due.After(after.Add(time.Minute)) {
 		t.Errorf("due %v, want a minute after the server's %v to %v", due, before, after)
 	}
 	if at := rdb.PExpireTime(ctx, key).Val(); at != time.Duration(due.UnixMilli())*time.Millisecond {
@@ -62,14 +64,16 @@ func TestSetIsScheduledAndCanBeRead(t *testing.T) {
 	if err != nil || timer.Attempt != 3 || timer.Payload == nil || len(timer.Payload) != 0 {
 		t.Errorf("Get = %+v, %v; want attempt 3 and an empty payload", timer, err)
 	}
-	if past, err := timers.Set(ctx, key, nil, client.At(before)); err != nil || past.Before(after.Truncate(time.Millisecond)) || past.After(due) {
+	if past, err := timers.Set(ctx, key, nil, client.At(before)); err != nil ||
+		past.Before(after.Truncate(time.Millisecond)) || past.After(due) {
 		t.Errorf("At(%v) is due at %v, %v; want it due now", before, past, err)
 	}
 	// What any other client set is a timer too.
 	if err := rdb.Set(ctx, "shop:order:timeout:43", "plain", time.Minute).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if timer, found, err := timers.Get(ctx, "shop:order:timeout:43"); err != nil || !found || string(timer.Payload) != "plain" {
+	if timer, found, err := timers.Get(ctx, "shop:order:timeout:43"); err != nil || !found ||
+		string(timer.Payload) != "plain" {
 		t.Errorf("Get of a plain timer = %+v, %v, %v", timer, found, err)
 	}
 	if err := rdb.RPush(ctx, "shop:order:timeout:44", "a").Err(); err != nil {
@@ -97,10 +101,12 @@ func TestSetWithALimit(t *testing.T) {
 		{client.Late(-time.Second)},
 		{client.DropLate(11 * 365 * 24 * time.Hour)},
 	} {
-		settings = append(settings, client.Setting{Key: fmt.Sprint("a:b:c:", i), Payload: []byte("p"), When: client.After(time.Hour), Options: opts})
+		settings = append(settings, client.Setting{Key: fmt.Sprint("a:b:c:", i), Payload: []byte("p"),
+			When: client.After(time.Hour), Options: opts})
 	}
 	results, err := timers.SetMany(ctx, settings)
-	if !errors.Is(err, client.ErrInvalid) || !errors.Is(results[4].Err, client.ErrInvalid) || !errors.Is(results[5].Err, client.ErrInvalid) {
+	if !errors.Is(err, client.ErrInvalid) || !errors.Is(results[4].Err, client.ErrInvalid) ||
+		!errors.Is(results[5].Err, client.ErrInvalid) {
 		t.Errorf("limits below 0 and over 10 years: %v, %v", err, results[4:])
 	}
 	for i, want := range []time.Duration{5 * time.Minute, 2 * time.Millisecond, 0, 0} {
@@ -118,20 +124,23 @@ func TestSetOnlyIf(t *testing.T) {
 	timers := client.New(rdb)
 	const key = "shop:order:timeout:42"
 
-	if _, err := timers.Set(ctx, key, []byte("a"), client.After(time.Minute), client.XX()); !errors.Is(err, client.ErrNotSet) {
+	if _, err := timers.Set(ctx, key, []byte("a"), client.After(time.Minute), client.XX()); !errors.Is(err,
+		client.ErrNotSet) {
 		t.Errorf("XX of an unknown timer: %v, want ErrNotSet", err)
 	}
 	first, err := timers.Set(ctx, key, []byte("b"), client.After(time.Minute), client.NX())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if due, err := timers.Set(ctx, key, []byte("c"), client.After(time.Hour), client.NX()); !errors.Is(err, client.ErrNotSet) || !due.IsZero() {
+	if due, err := timers.Set(ctx, key, []byte("c"), client.After(time.Hour), client.NX()); !errors.Is(err,
+		client.ErrNotSet) || !due.IsZero() {
 		t.Errorf("NX of a pending timer: %v, %v; want ErrNotSet", due, err)
 	}
 	if timer, _, err := timers.Get(ctx, key); err != nil || !timer.Due.Equal(first) || string(timer.Payload) != "b" {
 		t.Errorf("after a refused NX: %+v, %v; want the first timer", timer, err)
 	}
-	if _, err := timers.Set(ctx, key, []byte("d"), client.After(time.Hour), client.XX(), client.Attempt(7)); err != nil {
+	if _, err := timers.Set(ctx, key, []byte("d"), client.After(time.Hour), client.XX(),
+		client.Attempt(7)); err != nil {
 		t.Fatal(err)
 	}
 	if timer, _, err := timers.Get(ctx, key); err != nil || timer.Attempt != 7 || string(timer.Payload) != "d" {
@@ -220,8 +229,9 @@ func TestMissingLibrary(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	for name, opts := range map[string][]devserver.RedisOption{
-		"never loaded":     nil,
-		"a server without": {devserver.Directive("rename-command", "FCALL", ""), devserver.Directive("rename-command", "FCALL_RO", "")},
+		"never loaded": nil,
+		"a server without": {devserver.Directive("rename-command", "FCALL", ""),
+			devserver.Directive("rename-command", "FCALL_RO", "")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			timers := client.New(testenv.Redis(t, opts...).Client())
@@ -229,7 +239,8 @@ func TestMissingLibrary(t *testing.T) {
 			_, cancelErr := timers.Cancel(ctx, "a:b:c:d")
 			_, _, getErr := timers.Get(ctx, "a:b:c:d")
 			_, manyErr := timers.SetMany(ctx, []client.Setting{{Key: "a:b:c:d", When: client.After(time.Minute)}})
-			for call, err := range map[string]error{"Set": setErr, "Cancel": cancelErr, "Get": getErr, "SetMany": manyErr} {
+			for call, err := range map[string]error{"Set": setErr, "Cancel": cancelErr, "Get": getErr,
+				"SetMany": manyErr} {
 				if !errors.Is(err, client.ErrNoLibrary) || !strings.Contains(err.Error(), "timerd doctor") {
 					t.Errorf("%s: %v, want ErrNoLibrary and what to do", call, err)
 				}
@@ -259,7 +270,8 @@ func TestSetMany(t *testing.T) {
 	}
 	for i, r := range results {
 		timer, found, err := timers.Get(ctx, settings[i].Key)
-		if r.Err != nil || err != nil || !found || !timer.Due.Equal(r.Due) || !bytes.Equal(timer.Payload, settings[i].Payload) {
+		if r.Err != nil || err != nil || !found || !timer.Due.Equal(r.Due) ||
+			!bytes.Equal(timer.Payload, settings[i].Payload) {
 			t.Fatalf("timer %d: result %+v, found %+v %v %v", i, r, timer, found, err)
 		}
 	}
@@ -267,11 +279,13 @@ func TestSetMany(t *testing.T) {
 	settings = []client.Setting{
 		{Key: "shop:order:timeout:0", When: client.After(time.Hour), Options: []client.SetOption{client.NX()}},
 		{Key: "not a timer", When: client.After(time.Hour)},
-		{Key: "shop:order:timeout:new", When: client.After(time.Hour), Options: []client.SetOption{client.NX(), client.Attempt(4)}},
+		{Key: "shop:order:timeout:new", When: client.After(time.Hour),
+			Options: []client.SetOption{client.NX(), client.Attempt(4)}},
 		{Key: "shop:order:timeout:1"},
 	}
 	results, err = timers.SetMany(ctx, settings)
-	if !errors.Is(err, client.ErrInvalid) || !strings.Contains(err.Error(), `2 of 4`) || !strings.Contains(err.Error(), `"not a timer"`) {
+	if !errors.Is(err, client.ErrInvalid) || !strings.Contains(err.Error(), `2 of 4`) ||
+		!strings.Contains(err.Error(), `"not a timer"`) {
 		t.Errorf("SetMany with bad settings: %v, want the count and the first fault", err)
 	}
 	for i, want := range []error{client.ErrNotSet, client.ErrInvalid, nil, client.ErrInvalid} {
@@ -304,16 +318,19 @@ func TestConnectionTroubleIsAnError(t *testing.T) {
 	if _, err := timers.Set(ended, "a:b:c:d", nil, client.After(time.Minute)); !errors.Is(err, context.Canceled) {
 		t.Errorf("Set with an ended context: %v", err)
 	}
-	if results, err := timers.SetMany(ended, []client.Setting{setting}); !errors.Is(err, context.Canceled) || !errors.Is(results[0].Err, context.Canceled) {
+	if results, err := timers.SetMany(ended, []client.Setting{setting}); !errors.Is(err, context.Canceled) ||
+		!errors.Is(results[0].Err, context.Canceled) {
 		t.Errorf("SetMany with an ended context: %v, %v", results, err)
 	}
 
 	server.Pause()
 	var timeout net.Error
-	if _, err := timers.Set(t.Context(), "a:b:c:d", nil, client.After(time.Minute)); !errors.As(err, &timeout) || !timeout.Timeout() {
+	if _, err := timers.Set(t.Context(), "a:b:c:d", nil, client.After(time.Minute)); !errors.As(err, &timeout) ||
+		!timeout.Timeout() {
 		t.Errorf("Set on a server that does not answer: %v, want a timeout", err)
 	}
-	if results, err := timers.SetMany(t.Context(), []client.Setting{setting}); !errors.As(err, &timeout) || results[0].Err == nil {
+	if results, err := timers.SetMany(t.Context(), []client.Setting{setting}); !errors.As(err, &timeout) ||
+		results[0].Err == nil {
 		t.Errorf("SetMany on a server that does not answer: %v, %v", results, err)
 	}
 	if _, _, err := timers.Get(t.Context(), "a:b:c:d"); !errors.As(err, &timeout) {
@@ -358,8 +375,10 @@ func TestRandomKeysAndPayloads(t *testing.T) {
 			rt.Fatal(err)
 		}
 		timer, found, err := timers.Get(t.Context(), key)
-		if err != nil || !found || !timer.Due.Equal(due) || timer.Attempt != attempt || !bytes.Equal(timer.Payload, payload) {
-			rt.Fatalf("Get(%q) = %+v, %v, %v; want due %v, attempt %d, payload %q", key, timer, found, err, due, attempt, payload)
+		if err != nil || !found || !timer.Due.Equal(due) || timer.Attempt != attempt ||
+			!bytes.Equal(timer.Payload, payload) {
+			rt.Fatalf("Get(%q) = %+v, %v, %v; want due %v, attempt %d, payload %q", key, timer, found, err, due,
+				attempt, payload)
 		}
 		if outcome, err := timers.Cancel(t.Context(), key); err != nil || outcome != client.Cancelled {
 			rt.Fatalf("Cancel(%q) = %v, %v", key, outcome, err)

@@ -7,14 +7,14 @@ import (
 )
 
 // Propagator carries a trace from the code that sets a timer to the handler of its event. It is an interface of two
-// methods, so that this package needs no tracing SDK. With OpenTelemetry each is one line: call the method of
-// propagation.TraceContext with propagation.MapCarrier(carrier). Its methods may be called concurrently.
+// methods, so that this package needs no tracing SDK. With OpenTelemetry each is one line: the same method of
+// propagation.TraceContext, with propagation.MapCarrier(carrier). Its methods may be called concurrently.
 //
-// A timer may fire days after it was set. So give the handler's span a trace of its own, with a link to the span that
-// set the timer.
+// A timer may fire days after it was set. So give the handler's span a trace of its own, with a link to the span of the
+// Set.
 type Propagator interface {
-	// Inject puts the trace in ctx into carrier, as W3C Trace Context writes it: traceparent, and perhaps tracestate. A timer takes
-	// the traceparent.
+	// Inject puts the trace in ctx into carrier, in the form of W3C Trace Context: traceparent, and perhaps tracestate.
+	// A timer takes the traceparent.
 	Inject(ctx context.Context, carrier map[string]string)
 	// Extract returns a context with the trace in carrier.
 	Extract(ctx context.Context, carrier map[string]string) context.Context

@@ -55,11 +55,13 @@ func TestTraceReachesTheHandler(t *testing.T) {
 	set(t.Context(), "shop:order:untraced:1", "p")
 	set(t.Context(), "shop:order:payload:1", `{"traceparent":"`+aTrace+`","tracestate":"a=b"}`)
 	set(context.WithValue(t.Context(), traceKey{}, "malformed"), "shop:order:malformed:1", "p")
-	many := []client.Setting{{Key: "shop:order:many:1", When: client.After(5 * time.Second)}, {Key: "shop:order:many:2", When: client.After(5 * time.Second)}}
+	many := []client.Setting{{Key: "shop:order:many:1", When: client.After(5 * time.Second)},
+		{Key: "shop:order:many:2", When: client.After(5 * time.Second)}}
 	if _, err := timers.SetMany(traced, many); err != nil {
 		t.Fatal(err)
 	}
-	for key, want := range map[string]string{"shop:order:traced:1": aTrace, "shop:order:many:2": aTrace, "shop:order:untraced:1": "", "shop:order:malformed:1": ""} {
+	for key, want := range map[string]string{"shop:order:traced:1": aTrace, "shop:order:many:2": aTrace,
+		"shop:order:untraced:1": "", "shop:order:malformed:1": ""} {
 		if timer, found, err := timers.Get(t.Context(), key); err != nil || !found || timer.TraceParent != want {
 			t.Errorf("Get of %s = %+v, %v, %v; want the trace %q", key, timer, found, err, want)
 		}
@@ -81,7 +83,8 @@ func TestTraceReachesTheHandler(t *testing.T) {
 	}
 	carried := "map[traceparent:" + aTrace + "]"
 	for what, n := range map[string]int{
-		"traced " + carried: 1, "many " + carried: 2, "untraced <nil>": 1, "malformed <nil>": 1, "payload map[traceparent:" + aTrace + " tracestate:a=b]": 1,
+		"traced " + carried: 1, "many " + carried: 2, "untraced <nil>": 1, "malformed <nil>": 1,
+		"payload map[traceparent:" + aTrace + " tracestate:a=b]": 1,
 	} {
 		if seen[what] != n {
 			t.Errorf("handlers saw %v, want %d of %q", seen, n, what)
@@ -93,7 +96,7 @@ func TestTraceReachesTheHandler(t *testing.T) {
 	}
 }
 
-// Without a propagator, and without a trace, what is sent is what it always was.
+// Without a propagator, and without a trace, the call is the same as before.
 func TestSetWithoutATraceSendsNoMore(t *testing.T) {
 	t.Parallel()
 	rdb := timerdtest.Redis(t)
@@ -101,7 +104,8 @@ func TestSetWithoutATraceSendsNoMore(t *testing.T) {
 	sent := func() int64 {
 		t.Helper()
 		before := bytesIn(t, rdb)
-		if _, err := timers.Set(t.Context(), "shop:order:timeout:42", []byte("p"), client.After(time.Minute)); err != nil {
+		if _, err := timers.Set(t.Context(), "shop:order:timeout:42", []byte("p"),
+			client.After(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 		return bytesIn(t, rdb) - before

@@ -14,19 +14,21 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// settleTimeout bounds the tries to publish what a handler decided and to acknowledge its event. It outlasts a restart
-// of NATS. After it the event is delivered again.
+// settleTimeout bounds the tries to publish a handler's decision and to acknowledge its event. It outlasts a restart of
+// NATS. After it the event is delivered again.
 const settleTimeout = time.Minute
 
-// extensions is how often within AckWait the ack deadline of an event is extended, so that one or two lost messages do
-// no harm.
+// extensions is the number of times within AckWait that an event's ack deadline is extended, so that one or two lost
+// messages do no harm.
 const extensions = 3
 
-// work handles and settles the event of one message, unless the event is being worked on or settled already.
+// work handles and settles the event of one message. It skips an event that another handler of this process has, and
+// one that is settled already.
 func (r *run) work(handlers, settle context.Context, msg *nats.Msg) {
 	meta, err := msg.Metadata()
 	if err != nil {
-		r.Logger.Error("timerd client: message passed over, it is not one of a stream", "subject", msg.Subject, "err", err)
+		r.Logger.Error("timerd client: message skipped, it does not come from a stream", "subject", msg.Subject, "err",
+			err)
 		return
 	}
 	p := place{seq: meta.Sequence.Stream, stored: meta.Timestamp}
@@ -41,8 +43,8 @@ func (r *run) work(handlers, settle context.Context, msg *nats.Msg) {
 	}
 }
 
-// attend has one event handled and settles it, and tells whether it could. If settle ends first, it leaves the event to
-// be delivered again.
+// attend calls the handler for one event and settles the event. It reports whether the event is settled. If settle ends
+// first, JetStream delivers the event again.
 func (r *run) attend(handlers, settle context.Context, msg *nats.Msg, meta *nats.MsgMetadata) (settled bool) {
 	e, err := r.parse(msg)
 	if err != nil {
@@ -83,12 +85,12 @@ func (r *run) parse(msg *nats.Msg) (Event, error) {
 		return Event{}, err
 	}
 	if e.Key.Subject(r.Prefix, keys.Fired) != msg.Subject {
-		return Event{}, fmt.Errorf("event: of the timer %q, which is not one of its NATS subject", e.Key)
+		return Event{}, fmt.Errorf("event: its timer %q does not match its NATS subject", e.Key)
 	}
 	return e, nil
 }
 
-// conclude does what a handler's outcome asks for, and tells whether the event is settled.
+// conclude carries out a handler's outcome, and reports whether the event is settled.
 func (r *run) conclude(settle context.Context, msg *nats.Msg, e Event, o outcome) bool {
 	log := r.Logger.With("key", e.Key.String(), "due_at", e.Due, "attempt", e.Attempt)
 	next := r.askAgain(e, msg, event.Again{Error: o.err})
@@ -124,20 +126,23 @@ func (r *run) conclude(settle context.Context, msg *nats.Msg, e Event, o outcome
 	return err == nil
 }
 
-// bury makes a dead letter of a message that holds no event, and tells whether it could.
+// bury makes a dead letter of a message without an event, and reports whether it could.
 func (r *run) bury(settle context.Context, msg *nats.Msg, meta *nats.MsgMetadata, cause error) bool {
-	r.Logger.Error("timerd client: malformed event, sending it to the dead letters", "subject", msg.Subject, "err", cause)
-	stored := event.Stored{Subject: msg.Subject, Data: msg.Data, Stream: meta.Stream, Seq: meta.Sequence.Stream, Time: meta.Timestamp}
+	r.Logger.Error("timerd client: malformed event, sending it to the dead letters", "subject", msg.Subject, "err",
+		cause)
+	stored := event.Stored{Subject: msg.Subject, Data: msg.Data, Stream: meta.Stream, Seq: meta.Sequence.Stream,
+		Time: meta.Timestamp}
 	e := stored.StandIn(r.Prefix, keys.Fired)
 	e.DeadReason = event.ReasonMalformed + event.ClipText(cause.Error())
 	err := r.settle(settle, msg, r.giveUp(e))
 	if err != nil {
-		r.Logger.Error("timerd client: malformed event not settled, it is delivered again", "subject", msg.Subject, "err", err)
+		r.Logger.Error("timerd client: malformed event not settled, it is delivered again", "subject", msg.Subject,
+			"err", err)
 	}
 	return err == nil
 }
 
-// askAgain returns what publishes a request to fire an event's timer again.
+// askAgain returns a function that publishes a request to fire an event's timer again.
 func (r *run) askAgain(e Event, msg *nats.Msg, again event.Again) func(context.Context) error {
 	again.Consumer = r.Durable
 	return func(ctx context.Context) error {
@@ -146,13 +151,13 @@ func (r *run) askAgain(e Event, msg *nats.Msg, again event.Again) func(context.C
 	}
 }
 
-// giveUp returns what publishes a dead letter.
+// giveUp returns a function that publishes a dead letter.
 func (r *run) giveUp(e Event) func(context.Context) error {
 	return func(ctx context.Context) error { return deadletter.Publish(ctx, r.js, r.Prefix, e) }
 }
 
-// settle has publish, if not nil, publish and wait until that is stored, and then acknowledges the event. Both are tried
-// until settle ends or settleTimeout is over. After an error the event is delivered again.
+// settle calls publish, if not nil, which waits until its message is stored, and then acknowledges the event. It
+// retries both until settle ends or settleTimeout is over. After an error the event is delivered again.
 func (r *run) settle(settle context.Context, msg *nats.Msg, publish func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(settle, settleTimeout)
 	defer cancel()
@@ -161,7 +166,9 @@ func (r *run) settle(settle context.Context, msg *nats.Msg, publish func(context
 			return err
 		}
 	}
-	if err := r.persist(ctx, msg, func(ctx context.Context) error { return r.source.acknowledge(ctx, msg) }); err != nil {
+	if err := r.persist(ctx, msg, func(ctx context.Context) error {
+		return r.source.acknowledge(ctx, msg)
+	}); err != nil {
 		return fmt.Errorf("acknowledge: %w", err)
 	}
 	return nil

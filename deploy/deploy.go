@@ -1,5 +1,5 @@
-// Package deploy holds the files that an installation starts from, and embeds those that the
-// program itself uses. README.md in this directory says what each file is for.
+// Package deploy has the files to start an installation from, and embeds the ones that the program itself uses.
+// README.md in this directory explains each file.
 package deploy
 
 import _ "embed"

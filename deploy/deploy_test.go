@@ -20,7 +20,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// TestRedisConf checks that the server takes each line of redis.conf for what it says.
+// TestRedisConf checks that the server has each setting of redis.conf.
 func TestRedisConf(t *testing.T) {
 	t.Parallel()
 	got, err := testenv.Redis(t).Client().ConfigGet(t.Context(), "*").Result()
@@ -138,7 +138,7 @@ func dryRun(t *testing.T, admin *redis.Client, user, key string, command []strin
 	}
 }
 
-func TestACLAllowsWhatTheScriptsCall(t *testing.T) {
+func TestACLAllowsTheScriptsCommands(t *testing.T) {
 	t.Parallel()
 	admin := aclServer(t).Client(as("admin"))
 	for _, command := range luaCommands(t, []string{"../schedule/lua/*/*.lua", "../internal/query/lua/*.lua"}) {
@@ -149,7 +149,8 @@ func TestACLAllowsWhatTheScriptsCall(t *testing.T) {
 	}
 	// These rooms only timerd calls; the other ones are of the function library too.
 	library := []string{"../schedule/lua/functions/*.lua", "../schedule/lua/lib/*.lua"}
-	for _, command := range luaCommands(t, library, "losses", "held", "noted") {
+	rooms := []string{"losses", "held", "noted", "batch", "free", "quick", "ripe", "special", "taken"}
+	for _, command := range luaCommands(t, library, rooms...) {
 		if strings.HasSuffix(command[0], "PUBLISH") {
 			continue
 		}
@@ -163,13 +164,14 @@ func TestACLAllowsWhatTheScriptsCall(t *testing.T) {
 	}
 }
 
-// Producers set plain timers with any command for strings. A server older than a command has no name for it, which would make the file
-// unreadable; it has the category.
+// Producers set plain timers with any command for strings. A server older than a command has no name for it, which
+// would make the file unreadable; it has the category.
 func TestACLAllowsPlainTimers(t *testing.T) {
 	t.Parallel()
 	producer := aclServer(t).Client(as("producer"))
 	for _, command := range []string{
-		"SET app1:a:b:1 v PX 60000", "SETEX app1:a:b:2 60 v", "PSETEX app1:a:b:2 60000 v", "GETEX app1:a:b:2 EX 60", "MSETEX 1 app1:a:b:3 v EX 60",
+		"SET app1:a:b:1 v PX 60000", "SETEX app1:a:b:2 60 v", "PSETEX app1:a:b:2 60000 v", "GETEX app1:a:b:2 EX 60",
+		"MSETEX 1 app1:a:b:3 v EX 60",
 	} {
 		var args []any
 		for word := range strings.FieldsSeq(command) {
@@ -184,7 +186,7 @@ func TestACLAllowsPlainTimers(t *testing.T) {
 	}
 }
 
-func TestACLAllowsWhatTimerdCalls(t *testing.T) {
+func TestACLAllowsTimerdsCommands(t *testing.T) {
 	t.Parallel()
 	server := aclServer(t)
 	admin := server.Client(as("admin"))
@@ -292,7 +294,8 @@ func TestACLCarriesARepetition(t *testing.T) {
 		}
 		testenv.Eventually(t, time.Minute, func() bool {
 			c := node.Claim(ctx, []schedule.ClaimRequest{{Partition: keys.Single}}, 10*time.Second)[0]
-			if err := errors.Join(c.Err, s.Settle(ctx, schedule.Outcomes(schedule.OutcomeFired, c.Firings...))); err != nil {
+			if err := errors.Join(c.Err, s.Settle(ctx, schedule.Outcomes(schedule.OutcomeFired,
+				c.Firings...))); err != nil {
 				t.Fatal(err)
 			}
 			return len(c.Firings) > 0 || by[1] == "CRON" && timerd.PTTL(ctx, key).Val() > 0

@@ -10,11 +10,14 @@ import (
 	"testing"
 )
 
-// readmeLimit is what somebody reads who decides whether to read on.
+// readmeLimit bounds the text that somebody reads before deciding to read on.
 const readmeLimit = 8_800 // bytes
 
-// architectureLimit is what somebody reads before a first change. The rest is in docs/inside.
+// architectureLimit bounds the text that somebody reads before a first change. The rest is in docs/inside.
 const architectureLimit = 12_000 // bytes
+
+// documentsLimit bounds the documents as a whole, which somebody has to keep true. Generated parts do not count.
+const documentsLimit = 240_000 // bytes
 
 // files returns the texts of the module's files whose names end as given, by their
 // paths from its root.
@@ -29,7 +32,9 @@ func files(t *testing.T, suffixes ...string) map[string]string {
 		if entry.IsDir() && path != ".." && (strings.HasPrefix(name, ".") || name == "bin" || name == "node_modules") {
 			return fs.SkipDir
 		}
-		if entry.IsDir() || !slices.ContainsFunc(suffixes, func(suffix string) bool { return strings.HasSuffix(name, suffix) }) {
+		if entry.IsDir() || !slices.ContainsFunc(suffixes, func(suffix string) bool {
+			return strings.HasSuffix(name, suffix)
+		}) {
 			return nil
 		}
 		text, err := os.ReadFile(path)
@@ -55,7 +60,45 @@ func TestReadmeIsShort(t *testing.T) {
 func TestArchitectureIsShort(t *testing.T) {
 	t.Parallel()
 	if size := len(files(t, "architecture.md")["docs/architecture.md"]); size == 0 || size > architectureLimit {
-		t.Errorf("docs/architecture.md has %d bytes, want at most %d: a subject belongs in docs/inside", size, architectureLimit)
+		t.Errorf("docs/architecture.md has %d bytes, want at most %d: a subject belongs in docs/inside", size,
+			architectureLimit)
+	}
+}
+
+func TestDocumentsAreShort(t *testing.T) {
+	t.Parallel()
+	generated := regexp.MustCompile(`(?s)<!-- (?:results|imports):begin.*?:end -->`)
+	size := 0
+	for name, text := range files(t, ".md") {
+		if strings.HasPrefix(name, "docs/") {
+			size += len(generated.ReplaceAllString(text, ""))
+		}
+	}
+	if size == 0 || size > documentsLimit {
+		t.Errorf("docs has %d bytes without generated parts, want at most %d: cut repetitions before you add",
+			size, documentsLimit)
+	}
+}
+
+// Paths of files in backquotes are from the root of the module.
+func TestNamedFilesExist(t *testing.T) {
+	t.Parallel()
+	path := regexp.MustCompile("`([\\w./-]+/[\\w.-]+\\.[a-z]+)`")
+	found := 0
+	documents := files(t, ".md")
+	for _, name := range []string{"CONTRIBUTING.md", "docs/architecture.md"} {
+		for _, file := range path.FindAllStringSubmatch(documents[name], -1) {
+			if strings.Contains(file[1], "NAME") {
+				continue
+			}
+			found++
+			if _, err := os.Stat(filepath.Join("..", file[1])); err != nil {
+				t.Errorf("%s names %s: %v", name, file[1], err)
+			}
+		}
+	}
+	if found < 30 {
+		t.Errorf("only %d names of files found", found)
 	}
 }
 
@@ -102,7 +145,8 @@ func TestNamedTestsExist(t *testing.T) {
 	t.Parallel()
 	there := map[string]bool{}
 	for _, text := range files(t, "_test.go") {
-		for _, function := range regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example|Benchmark)\w*)\(`).FindAllStringSubmatch(text, -1) {
+		for _, function := range regexp.MustCompile(
+			`(?m)^func ((?:Test|Fuzz|Example|Benchmark)\w*)\(`).FindAllStringSubmatch(text, -1) {
 			there[function[1]] = true
 		}
 	}

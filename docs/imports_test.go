@@ -1,4 +1,4 @@
-// Package docs_test holds what the documents say to the code.
+// Package docs_test compares the documents with the code, and checks the rules of the house.
 package docs_test
 
 import (
@@ -24,16 +24,19 @@ func layers() [][]string {
 	return [][]string{
 		// Names, and tools that know nothing of timers.
 		{
-			"keys", "deploy", "docs/schemas", "internal/backoff", "internal/diag", "internal/embedded", "internal/lanes", "internal/textfile", "internal/yamlfile",
+			"keys", "deploy", "docs/schemas", "internal/backoff", "internal/diag", "internal/embedded",
+			"internal/lanes", "internal/textfile", "internal/yamlfile",
 			"torture/internal/clockstep", "torture/internal/history", "test/report",
 		},
 		{"internal/cron", "internal/policy", "internal/devserver"},
 		{"event", "internal/testenv/lab"},
 		// The schedule.
-		{"schedule", "internal/deadletter", "torture/internal/checker", "torture/internal/producers", "torture/internal/receiver", "torture/internal/servers"},
+		{"schedule", "internal/deadletter", "torture/internal/checker", "torture/internal/producers",
+			"torture/internal/receiver", "torture/internal/servers"},
 		{"internal/query", "internal/rights", "internal/streams"},
-		// The parts, which meet in the service only, and what Go programs import.
-		{"listener", "reconciler", "notify", "internal/history", "internal/retry", "client", "internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
+		// The parts, which meet in the service only, and the packages for Go programs.
+		{"listener", "reconciler", "notify", "internal/history", "internal/retry", "client", "internal/testenv",
+			"torture/internal/nemesis", "torture/internal/report"},
 		{"internal/consume", "internal/deliver", "internal/admin", "internal/config", "internal/status"},
 		{"test/system", "client/admin", "internal/connect"},
 		{"internal/console", "internal/doctor", "internal/testenv/timerdtest"},
@@ -48,7 +51,7 @@ func layers() [][]string {
 func talkToRedis() map[string]string {
 	return map[string]string{
 		"schedule":                    "every step on the index",
-		"internal/query":              "what is read of the index",
+		"internal/query":              "reads the index",
 		"internal/rights":             "tries each command that others run",
 		"client":                      "the function library's calls",
 		"client/admin":                "takes a client of a user's",
@@ -80,8 +83,8 @@ const goRedis = "github.com/redis/go-redis/"
 // natsClient begins those of the NATS client.
 const natsClient = "github.com/nats-io/nats.go"
 
-// imports returns what each package of the module that has code imports in it, not in
-// its tests. Packages of the module are named without it.
+// imports returns the imports of each package of the module with code, without its tests. Packages of the module are
+// named without it.
 func imports(t *testing.T) map[string][]string {
 	t.Helper()
 	cmd := exec.Command("go", "list", "-json=ImportPath,Imports,GoFiles", "./...")
@@ -132,12 +135,14 @@ func TestImportsGoDown(t *testing.T) {
 		}
 		at, ok := layer[name]
 		if !ok {
-			t.Errorf("package %s has no layer: add %q to layer %d, or a higher one, of layers in docs/imports_test.go", name, name, lowest)
+			t.Errorf("package %s has no layer: add %q to layer %d, or a higher one, of layers in docs/imports_test.go",
+				name, name, lowest)
 			continue
 		}
 		for _, other := range imported {
 			if below, ok := layer[other]; ok && below >= at {
-				t.Errorf("package %s of layer %d imports %s of layer %d: have it ask for an interface, or for a value, that %s gives it",
+				t.Errorf("package %s of layer %d imports %s of layer %d: have it ask for an interface, or for a "+
+					"value, that %s gives it",
 					name, at, other, below, "its caller")
 			}
 		}
@@ -149,7 +154,8 @@ func TestImportsGoDown(t *testing.T) {
 	}
 }
 
-// What a program gets with the Go client is keys, event, the Redis and the NATS client, and leaves, which import nothing else.
+// What a program gets with the Go client is keys, event, the Redis and the NATS client, and leaves, which import
+// nothing else.
 func TestClientImportsLittle(t *testing.T) {
 	t.Parallel()
 	all := imports(t)
@@ -169,7 +175,8 @@ func TestClientImportsLittle(t *testing.T) {
 				visit(path)
 			case ours:
 				t.Errorf("client needs %s, which is no leaf: it imports %s", name, path)
-			case strings.Contains(first, ".") && !strings.HasPrefix(path, goRedis) && !strings.HasPrefix(path, natsClient):
+			case strings.Contains(first, ".") && !strings.HasPrefix(path, goRedis) &&
+				!strings.HasPrefix(path, natsClient):
 				t.Errorf("client needs %s, which imports %s", name, path)
 			}
 		}
@@ -204,14 +211,15 @@ func TestProgramHasNoTestServers(t *testing.T) {
 	}
 }
 
-func TestWhoTalksToRedis(t *testing.T) {
+func TestImportersOfGoRedis(t *testing.T) {
 	t.Parallel()
 	allowed := talkToRedis()
 	all := imports(t)
 	for name, imported := range all {
 		talks := slices.ContainsFunc(imported, func(path string) bool { return strings.HasPrefix(path, goRedis) })
 		if _, ok := allowed[name]; talks && !ok {
-			t.Errorf("package %s imports go-redis: its use of Redis belongs in schedule.Node; if not, add it to talkToRedis in docs/imports_test.go", name)
+			t.Errorf("package %s imports go-redis: its use of Redis belongs in schedule.Node; if not, add it to "+
+				"talkToRedis in docs/imports_test.go", name)
 		} else if ok && !talks {
 			t.Errorf("package %s does not import go-redis: take it out of talkToRedis in docs/imports_test.go", name)
 		}
@@ -223,7 +231,7 @@ func TestWhoTalksToRedis(t *testing.T) {
 	}
 }
 
-var update = flag.Bool("update", false, "write what is generated into the documents")
+var update = flag.Bool("update", false, "write the generated parts of the documents")
 
 // The import graph stands between these lines of architecture.md.
 const (

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/doctor"
 	"github.com/timerd-io/timerd/internal/status"
 )
@@ -31,7 +32,8 @@ func TestReferenceNamesEverything(t *testing.T) {
 		told string // by the reference
 		code []string
 	}{
-		{"setting", `\bTIMERD_[A-Z_]*[A-Z]\b`, regexp.MustCompile(`(?m)^  (TIMERD_\w+)`).FindAllString(help(t, timerd, "config"), -1)},
+		{"setting", `\bTIMERD_[A-Z_]*[A-Z]\b`, regexp.MustCompile(`(?m)^  (TIMERD_\w+)`).FindAllString(
+			help(t, timerd, "config"), -1)},
 		{"command", "`timerd(?: [a-z]+)+", append(commands(t, timerd), topics(t, timerd)...)},
 		{"metric", `\btimerd_[a-z_]+\b`, metrics(t)},
 	} {
@@ -63,12 +65,14 @@ func TestReferenceHasDefaultsOfSettings(t *testing.T) {
 	t.Parallel()
 	_, table, _ := strings.Cut(files(t, "reference.md")["docs/reference.md"], "\n## Configuration\n")
 	told := map[string]string{}
-	for _, row := range regexp.MustCompile("(?m)^\\| (`TIMERD_.*?) \\| *(?:`([^`]*)`)?").FindAllStringSubmatch(table, -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| (`TIMERD_.*?) \\| *(?:`([^`]*)`)?").FindAllStringSubmatch(table,
+		-1) {
 		for _, name := range regexp.MustCompile(`TIMERD_\w+`).FindAllString(row[1], -1) {
 			told[name] = row[2]
 		}
 	}
-	settings := regexp.MustCompile(`(?m)^  (TIMERD_\w+)(?: \(default (.*)\))?$`).FindAllStringSubmatch(help(t, program(t), "config"), -1)
+	settings := regexp.MustCompile(`(?m)^  (TIMERD_\w+)(?: \(default (.*)\))?$`).FindAllStringSubmatch(
+		help(t, program(t), "config"), -1)
 	if len(settings) == 0 {
 		t.Error("no settings found in the help: this test has to be told where they are now")
 	}
@@ -79,27 +83,33 @@ func TestReferenceHasDefaultsOfSettings(t *testing.T) {
 	}
 }
 
-// TestReferenceHasDefaultsOfFlags compares the defaults that a command's row gives, as in `--minutes` (60) or [-n 5], with the command's help.
+// TestReferenceHasDefaultsOfFlags compares the defaults that a command's row gives, as in `--minutes` (60) or [-n 5],
+// with the command's help.
 func TestReferenceHasDefaultsOfFlags(t *testing.T) {
 	t.Parallel()
 	timerd, found := program(t), 0
-	for _, row := range regexp.MustCompile("(?m)^\\| `timerd ((?:[a-z]+ ?)+).*$").FindAllStringSubmatch(files(t, "reference.md")["docs/reference.md"], -1) {
-		for _, flag := range regexp.MustCompile("(?:`(--[a-z-]+)` \\(|\\[(-[a-z]) )([\\d,]+)[\\])]").FindAllStringSubmatch(row[0], -1) {
+	reference := files(t, "reference.md")["docs/reference.md"]
+	for _, row := range regexp.MustCompile("(?m)^\\| `timerd ((?:[a-z]+ ?)+).*$").FindAllStringSubmatch(reference, -1) {
+		for _, flag := range regexp.MustCompile(
+			"(?:`(--[a-z-]+)` \\(|\\[(-[a-z]) )([\\d,]+)[\\])]").FindAllStringSubmatch(row[0], -1) {
 			found++
 			name, told := flag[1]+flag[2], strings.ReplaceAll(flag[3], ",", "")
-			usage := regexp.MustCompile(`(?ms)^ +(?:-\w, )?` + name + `\b.*?\n(?: +-|\z)`).FindString(help(t, timerd, strings.Fields(row[1])...))
+			usage := regexp.MustCompile(`(?ms)^ +(?:-\w, )?` + name +
+				`\b.*?\n(?: +-|\z)`).FindString(help(t, timerd, strings.Fields(row[1])...))
 			if !strings.Contains(usage, "(default "+told+")") {
-				t.Errorf("docs/reference.md gives %s of timerd %s the default %s, its help says %q", name, strings.TrimSpace(row[1]), told, usage)
+				t.Errorf("docs/reference.md gives %s of timerd %s the default %s, its help says %q", name,
+					strings.TrimSpace(row[1]), told, usage)
 			}
 		}
 	}
 	if found < 5 {
-		t.Errorf("only %d defaults of flags found in docs/reference.md: this test has to be told how they look now", found)
+		t.Errorf("only %d defaults of flags found in docs/reference.md: this test has to be told how they look now",
+			found)
 	}
 }
 
-// program returns the path of timerd: TIMERD_TEST_PROGRAM, or else one that is built with the race detector, like the tests,
-// so that little has to be compiled for it.
+// program returns the path of timerd: TIMERD_TEST_PROGRAM, or else one that is built with the race detector, like the
+// tests, so that little has to be compiled for it.
 func program(t *testing.T) string {
 	t.Helper()
 	if timerd := os.Getenv("TIMERD_TEST_PROGRAM"); timerd != "" {
@@ -115,7 +125,8 @@ func program(t *testing.T) string {
 func help(t *testing.T, timerd string, command ...string) string {
 	t.Helper()
 	run := exec.Command(timerd, append(command, "--help")...)
-	run.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0") // the race detector has a program wait for a second at its end
+	// the race detector has a program wait for a second at its end
+	run.Env = append(os.Environ(), "GORACE=atexit_sleep_ms=0")
 	out, err := run.Output()
 	if err != nil {
 		t.Fatalf("timerd %s --help: %v", strings.Join(command, " "), err)
@@ -123,7 +134,7 @@ func help(t *testing.T, timerd string, command ...string) string {
 	return string(out)
 }
 
-// commands returns the commands that do something themselves: those without commands below them, and those with arguments.
+// commands returns the commands with an action of their own: without subcommands, or with arguments.
 func commands(t *testing.T, timerd string, above ...string) []string {
 	t.Helper()
 	text := help(t, timerd, above...)
@@ -143,7 +154,7 @@ func commands(t *testing.T, timerd string, above ...string) []string {
 	return found
 }
 
-// topics returns the help topics that are no commands.
+// topics returns the help topics other than commands.
 func topics(t *testing.T, timerd string) []string {
 	t.Helper()
 	_, list, _ := strings.Cut(help(t, timerd), "Help Topics:\n")
@@ -185,11 +196,16 @@ func metrics(t *testing.T) []string {
 	return found
 }
 
-// literal is the text of a string literal, "" for anything else.
+// literal is the text of a string literal, or of a sum of them; "" for anything else.
 func literal(expression ast.Expr) string {
-	if l, ok := expression.(*ast.BasicLit); ok && l.Kind == token.STRING {
-		text, _ := strconv.Unquote(l.Value) // the parser has read it
-		return text
+	switch e := expression.(type) {
+	case *ast.BasicLit:
+		if e.Kind == token.STRING {
+			text, _ := strconv.Unquote(e.Value) // the parser has read it
+			return text
+		}
+	case *ast.BinaryExpr:
+		return literal(e.X) + literal(e.Y)
 	}
 	return ""
 }
@@ -211,9 +227,46 @@ func TestRunbookNamesEveryCheck(t *testing.T) {
 			t.Errorf("docs/runbook.md has no row for the check %q", check)
 		}
 	}
+	for _, check := range status.Checks() { // the console links to it
+		_, anchor, _ := strings.Cut(diag.Runbook(check), "#")
+		if !strings.Contains(table, `<a id="`+anchor+`"></a>`) {
+			t.Errorf("docs/runbook.md has no anchor %s", anchor)
+		}
+	}
 	for _, name := range told {
 		if !slices.Contains(checks, name) {
 			t.Errorf("docs/runbook.md has a row for the check %q, which is in no table", name)
 		}
+	}
+}
+
+// TestRunbookNamesAPageForEachQuestion compares the runbook's questions with its table of pages, and these with the
+// console's document and routes.
+func TestRunbookNamesAPageForEachQuestion(t *testing.T) {
+	t.Parallel()
+	runbook, console := files(t, "runbook.md")["docs/runbook.md"], files(t, "console.md")["docs/console.md"]
+	routes := files(t, "routes.go")["internal/console/routes.go"]
+	_, rest, _ := strings.Cut(runbook, "\n| question |")
+	table, _, _ := strings.Cut(rest, "\n\n")
+	for _, heading := range regexp.MustCompile(`(?m)^## (.*)$`).FindAllStringSubmatch(runbook, -1) {
+		anchor := "(#" + strings.ToLower(strings.ReplaceAll(heading[1], " ", "-")) + ")"
+		tasks := []string{"Backup and restore", "Change a password without a gap", "Signs of an outage"}
+		if !slices.Contains(tasks, heading[1]) && !strings.Contains(table, anchor) {
+			t.Errorf("docs/runbook.md names no page for the question %q", heading[1])
+		}
+	}
+	pages := 0
+	for _, row := range regexp.MustCompile(`(?m)\| ([^|]*) \|$`).FindAllStringSubmatch(table, -1) {
+		for _, page := range regexp.MustCompile("`(/[^`]*)`").FindAllStringSubmatch(row[1], -1) {
+			pages++
+			route := regexp.MustCompile(`"(GET )?` + regexp.QuoteMeta(strings.ReplaceAll(page[1], "KEY", "{key}")) +
+				`({\$})?"`)
+			if !strings.Contains(console, "| `"+page[1]+"` |") || !route.MatchString(routes) {
+				t.Errorf("docs/runbook.md sends to %s, which docs/console.md or the console does not have", page[1])
+			}
+		}
+	}
+	if pages == 0 {
+		t.Error("docs/runbook.md names no page of the console")
 	}
 }

@@ -16,9 +16,9 @@ type Result string
 // The results.
 const (
 	ResultDelivered Result = "delivered" // the endpoint has it
-	ResultRetry     Result = "retry"     // it failed, and timerd was asked for another attempt
+	ResultRetry     Result = "retry"     // it failed, and timerd deliver asked for another attempt
 	ResultDead      Result = "dead"      // it became a dead letter
-	ResultPostponed Result = "postponed" // it is tried again later, and no attempt was used up
+	ResultPostponed Result = "postponed" // it is tried again later, and no attempt is used up
 )
 
 // WebhookID returns the webhook-id of an event's deliveries: the same for all attempts, and different from that of any
@@ -26,23 +26,23 @@ const (
 // time and content by dots.
 func WebhookID(e Event) string { return strings.ReplaceAll(MessageID(e.FirstID()), ".", "%2E") }
 
-// Results returns all of them.
+// Results returns all results.
 func Results() []Result { return []Result{ResultDelivered, ResultRetry, ResultDead, ResultPostponed} }
 
-// Delivery is an entry in the log of webhooks: a JSON object. There is one for each time that a delivery was tried or
-// postponed, and a second one with the same ID and Attempt if a call is repeated.
+// Delivery is an entry in the log of webhooks: a JSON object. There is an entry for each time that a delivery was tried
+// or postponed. If a call was repeated, a second entry has the same ID and Attempt.
 type Delivery struct {
 	ID      string `json:"id"`      // of the event
-	Origin  string `json:"origin"`  // of the timer's first event; WebhookID makes the webhook-id of it
-	Subject string `json:"subject"` // of the event: the timer's key, as attributes of events have it
+	Origin  string `json:"origin"`  // of the timer's first event; the source of the webhook-id
+	Subject string `json:"subject"` // of the event: the timer's key, encoded like attributes of events
 	Attempt int    `json:"attempt"`
 	Host    string `json:"host"`   // host:port; empty if there is no usable URL
 	Status  int    `json:"status"` // of HTTP; 0 without an answer
 	Result  Result `json:"result"`
-	// Duration is how long the call took, in milliseconds, rounded up; 0 if there was none.
+	// Duration is the length of the call in milliseconds, rounded up; 0 without a call.
 	Duration int64     `json:"duration_ms"`
-	Time     time.Time `json:"time"`            // when it began
-	Error    string    `json:"error,omitempty"` // what went wrong, and the beginning of the answer; at most about 1 KiB
+	Time     time.Time `json:"time"`            // its begin
+	Error    string    `json:"error,omitempty"` // the error, and the beginning of the answer; at most about 1 KiB
 }
 
 // ParseDelivery reads a message of the log. Time is in UTC.
@@ -54,7 +54,7 @@ func ParseDelivery(data []byte) (Delivery, error) {
 	d.Time = d.Time.UTC()
 	switch {
 	case d.ID == "" || d.Result == "":
-		return Delivery{}, errors.New("not a delivery: it has no id or no result")
+		return Delivery{}, errors.New("not a delivery: id or result is missing")
 	case !isWritable(d.Time):
 		return Delivery{}, errors.New("not a delivery: its time is in no year from 0 to 9999")
 	}

@@ -24,18 +24,21 @@ const (
 	Source      = "/timerd"
 )
 
-// Headers of the messages that carry an event.
+// Headers of messages with an event.
 const (
 	MsgIDHeader       = "Nats-Msg-Id"                  // holds the event's id: JetStream drops duplicates by it
 	ContentTypeHeader = "Content-Type"                 // holds ContentType
 	ContentType       = "application/cloudevents+json" // a CloudEvent in structured JSON
 	DelayHeader       = "Timer-Delay"                  // of a retry request: a Go duration that overrides the policy
-	LeastDelayHeader  = "Timer-Delay-Least"            // of a retry request: a Go duration; the policy's delay counts where it is longer
-	PostponeHeader    = "Timer-Postpone"               // of a retry request: 1 keeps the attempt, with a delay of its own
-	ErrorHeader       = "Timer-Error"                  // of a retry request or a dead letter: what went wrong, as text
-	ConsumerHeader    = "Timer-Consumer"               // of a retry request: the durable consumer that asks, as status counts it
-	TraceParentHeader = "traceparent"                  // holds TraceParent
-	TraceStateHeader  = "tracestate"                   // holds TraceState
+	// of a retry request: a Go duration; the policy's delay counts where it is longer
+	LeastDelayHeader = "Timer-Delay-Least"
+	// of a retry request: 1 keeps the attempt, with a delay of its own
+	PostponeHeader = "Timer-Postpone"
+	ErrorHeader    = "Timer-Error" // of a retry request or a dead letter: the error, as text
+	// of a retry request: the durable consumer that sent it, for the counts of timerd status
+	ConsumerHeader    = "Timer-Consumer"
+	TraceParentHeader = "traceparent" // holds TraceParent
+	TraceStateHeader  = "tracestate"  // holds TraceState
 )
 
 // Content types of a payload, as DataContentType finds them.
@@ -59,26 +62,27 @@ type Event struct {
 	ID          string // the same for the same firing, always; see keys.EventID
 	Type        string // TypeFired or TypeDead
 	Key         keys.Key
-	Time        time.Time // when the event was published; the zero time if unknown
-	Due         time.Time // when the timer was due, to the millisecond
+	Time        time.Time // its publication; the zero time if unknown
+	Due         time.Time // the due time of the timer, to the millisecond
 	Attempt     int       // 1 for the first firing, at most math.MaxInt32
 	MaxAttempts int       // 0 if unknown
-	Trigger     string    // what made the timer fire; "" if unknown
+	Trigger     string    // the cause of the firing; "" if unknown
 	// Origin is the id of the timer's first event, on a retry, a postponed event, a replay and a dead letter. It is ""
 	// on the first event itself; FirstID returns the id in all cases. OriginAt is that event's due time in unix ms, a
 	// dot and its attempt, if the id is a hash and does not show them. SetOrigin sets both.
 	Origin, OriginAt string
-	// Replayed is when the timer was replayed, as a dead letter is; its retries and postponements keep it. It is the
-	// zero time if it was not.
+	// Replayed is the time of the timer's replay, such as a dead letter's; retries and postponements keep it. It is the
+	// zero time without a replay.
 	Replayed time.Time
-	// Late is the timer's own limit on how late it may fire, not that of its namespace. Its retries inherit it.
+	// Late is the timer's own limit on lateness, not its namespace's. Its retries inherit it.
 	Late policy.Limit
 	// Repeat is the timer's repetition, and Occurrence the number of this firing, from 1. They are empty and 0 for a
 	// timer that does not repeat. The retries of an occurrence have them too.
 	Repeat     string
 	Occurrence int64
 
-	// TraceParent and TraceState say in which trace the timer was set, as W3C Trace Context writes them; "" if that is unknown.
+	// TraceParent and TraceState name the trace in which the timer was set, in the form of W3C Trace Context; "" if
+	// unknown.
 	TraceParent, TraceState string
 
 	// Data is the payload as the producer set it, byte for byte; nil if there is none. An empty, non-nil Data is an
@@ -88,20 +92,20 @@ type Event struct {
 	// Data: with DataText any UTF-8, JSON too, becomes a JSON string; with DataBinary everything is base64; with any
 	// other value DataContentType decides. So a parsed event is written in the form it was read.
 	ContentType string
-	// Status says why there is no payload: "", StatusMissing or StatusTooLarge.
+	// Status is the reason for a missing payload: "", StatusMissing or StatusTooLarge.
 	Status string
 
-	DeadReason string // of a dead letter: why timerd or the consumer gave up
+	DeadReason string // of a dead letter: the reason why timerd or the consumer gave up
 	LastError  string // of a dead letter: the last error that a consumer reported
 }
 
-// AppendJSON appends the event in CloudEvents structured JSON to dst and returns the extended slice. It allocates
-// nothing but room in dst, unless the key holds bytes that an attribute cannot show.
+// AppendJSON appends the event in CloudEvents structured JSON to dst and returns the extended slice. It allocates only
+// room in dst, unless the key has bytes that an attribute cannot show.
 //
 // A payload that is valid JSON is embedded as it is, white space included; other UTF-8 becomes a JSON string, and other
 // bytes base64; ContentType can say otherwise. Nothing of Data is written when Status is set. Control characters and
-// bytes that are not UTF-8 are written %XX in the key's attributes, and become a space or U+FFFD in DeadReason, LastError
-// and Trigger, which are for people to read.
+// bytes that are not UTF-8 are written %XX in the key's attributes, and become a space or U+FFFD in DeadReason,
+// LastError and Trigger, which are for people to read.
 //
 // Parse reads the result if ID, Type and Key are set and Attempt is at least 1. Times are cut to milliseconds.
 func (e Event) AppendJSON(dst []byte) []byte {
@@ -165,7 +169,7 @@ func (e Event) AppendJSON(dst []byte) []byte {
 	return append(appendData(dst, kind, e.Data), '}')
 }
 
-// appendData appends the payload as it travels under a content type; "" is none.
+// appendData appends the payload in the form of a content type; "" is none.
 func appendData(dst []byte, kind string, data []byte) []byte {
 	switch kind {
 	case DataJSON:
@@ -178,7 +182,8 @@ func appendData(dst []byte, kind string, data []byte) []byte {
 	return dst
 }
 
-// travelsAs returns the content type under which data travel if they are asked to travel under that of an event.
+// travelsAs returns the content type in which an event carries data. asked is the content type of a parsed event, or
+// empty.
 func travelsAs(asked string, data []byte) string {
 	switch {
 	case asked == DataBinary:
@@ -189,9 +194,8 @@ func travelsAs(asked string, data []byte) string {
 	return DataContentType(data)
 }
 
-// Attempt returns the attempt that a payload states: a whole number from 1 to math.MaxInt32 that a JSON object has
-// under "attempt", in lower case and not in a nested object; the last one if there are several. It returns 1 for any
-// other payload.
+// Attempt returns the attempt that a payload states: a whole number from 1 to math.MaxInt32 under "attempt" in a JSON
+// object, in lower case and not nested; the last one of several. It returns 1 for any other payload.
 func Attempt(payload []byte) int {
 	if !mayHold(payload, `"attempt"`) || DataContentType(payload) != DataJSON {
 		return 1

@@ -68,14 +68,18 @@ func TestLimitTravels(t *testing.T) {
 	}
 	e := sample()
 	e.Late = policy.Limit{Given: true, Most: 1500 * time.Millisecond, Drop: true}
-	if got, want := string(e.AppendJSON(nil)), `"attempt":1,"maxattempts":16,"late":1500,"latedrop":true,"trigger":"deadline"`; !strings.Contains(got, want) {
+	if got, want := string(e.AppendJSON(nil)),
+		`"attempt":1,"maxattempts":16,"late":1500,"latedrop":true,"trigger":"deadline"`; !strings.Contains(got, want) {
 		t.Errorf("got %s, want %s in it", got, want)
 	}
 	for members, want := range map[string]string{
-		`"late":-1`: "late: ", `"late":1.5`: "late: ", `"late":"5m"`: "late: ", `"late":315360000001`: "want an integer from 0 to 315360000000",
-		`"late":true`: "late: ", `"late":1,"latedrop":1`: "latedrop: ", `"late":1,"latedrop":"true"`: "want true or false", `"late":1,"late":2`: "given twice",
+		`"late":-1`: "late: ", `"late":1.5`: "late: ", `"late":"5m"`: "late: ",
+		`"late":315360000001`: "want an integer from 0 to 315360000000",
+		`"late":true`:         "late: ", `"late":1,"latedrop":1`: "latedrop: ",
+		`"late":1,"latedrop":"true"`: "want true or false", `"late":1,"late":2`: "given twice",
 	} {
-		text := strings.Replace(string(sample().AppendJSON(nil)), `"maxattempts":16,`, `"maxattempts":16,`+members+`,`, 1)
+		text := strings.Replace(string(sample().AppendJSON(nil)), `"maxattempts":16,`, `"maxattempts":16,`+members+`,`,
+			1)
 		if _, err := event.Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %s", members, err, want)
 		}
@@ -87,20 +91,26 @@ func TestOccurrenceTravels(t *testing.T) {
 	e := sample()
 	e.Repeat, e.Occurrence = "cron 0 9 * * 1-5 Europe/Berlin", 1<<40
 	text := string(e.AppendJSON(nil))
-	if want := `,"repeat":"cron 0 9 * * 1-5 Europe/Berlin","occurrence":1099511627776,"trigger":`; !strings.Contains(text, want) {
+	if want := `,"repeat":"cron 0 9 * * 1-5 Europe/Berlin","occurrence":1099511627776,"trigger":`; !strings.Contains(
+		text, want) {
 		t.Errorf("got %s, want %s in it", text, want)
 	}
 	if got, err := event.Parse([]byte(text)); err != nil || got.Repeat != e.Repeat || got.Occurrence != e.Occurrence {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	for members, want := range map[string]string{
-		`"repeat":"every 5m0s","occurrence":0`: "occurrence: ", `"repeat":"every 5m0s","occurrence":1.5`: "occurrence: ", `"occurrence":"1"`: "occurrence: ",
-		`"repeat":"every:5m0s"`: "repeat: ", `"repeat":"every 5m;R=1"`: "repeat: ", `"repeat":"every\n"`: "repeat: ", `"repeat":5`: "want a string",
-		`"repeat":"` + strings.Repeat("x", 401) + `"`: "repeat: ", `"repeat":"every 5m0s"`: "", `"occurrence":1`: "", `"repeat":null`: "",
+		`"repeat":"every 5m0s","occurrence":0`:   "occurrence: ",
+		`"repeat":"every 5m0s","occurrence":1.5`: "occurrence: ", `"occurrence":"1"`: "occurrence: ",
+		`"repeat":"every:5m0s"`: "repeat: ", `"repeat":"every 5m;R=1"`: "repeat: ", `"repeat":"every\n"`: "repeat: ",
+		`"repeat":5`: "want a string",
+		`"repeat":"` + strings.Repeat("x", 401) + `"`: "repeat: ", `"repeat":"every 5m0s"`: "", `"occurrence":1`: "",
+		`"repeat":null`: "",
 	} {
-		text := strings.Replace(string(sample().AppendJSON(nil)), `"maxattempts":16,`, `"maxattempts":16,`+members+`,`, 1)
+		text := strings.Replace(string(sample().AppendJSON(nil)), `"maxattempts":16,`, `"maxattempts":16,`+members+`,`,
+			1)
 		got, err := event.Parse([]byte(text))
-		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) || got.Repeat != "" || got.Occurrence != 0 {
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) || got.Repeat != "" ||
+			got.Occurrence != 0 {
 			t.Errorf("%s: %+v, %v; want %q", members, got, err, want)
 		}
 	}
@@ -108,15 +118,17 @@ func TestOccurrenceTravels(t *testing.T) {
 
 func TestLateReasons(t *testing.T) {
 	t.Parallel()
-	if got, want := event.LateReason(432300*time.Millisecond, 5*time.Minute, false), "late: 7m12.3s after its due time, at most 5m0s"; got != want {
+	if got, want := event.LateReason(432300*time.Millisecond, 5*time.Minute, false),
+		"late: 7m12.3s after its due time, at most 5m0s"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
-	if got, want := event.LateReason(2*time.Millisecond, time.Millisecond, true), "late: 2ms after its due time, at most 1ms; may have been published"; got != want {
+	if got, want := event.LateReason(2*time.Millisecond, time.Millisecond, true),
+		"late: 2ms after its due time, at most 1ms; may have been published"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
 
-func TestAppendJSONKeepsWhatIsInTheBuffer(t *testing.T) {
+func TestAppendJSONKeepsTheBuffer(t *testing.T) {
 	t.Parallel()
 	got := string(sample().AppendJSON([]byte("before")))
 	if want := "before" + string(sample().AppendJSON(nil)); got != want {
@@ -190,8 +202,10 @@ func TestPayloadsTravelAsAskedFor(t *testing.T) {
 		e := sample()
 		e.Data, e.ContentType = []byte(c.payload), c.asked
 		encoded := e.AppendJSON(nil)
-		if !strings.HasSuffix(string(encoded), `,"trigger":"deadline",`+c.members+`}`) || !strings.Contains(string(encoded), `"datacontenttype":"`+c.contentType+`"`) {
-			t.Errorf("%q as %q is %s, want %s, and %s at its end", c.payload, c.asked, encoded, c.contentType, c.members)
+		if !strings.HasSuffix(string(encoded), `,"trigger":"deadline",`+c.members+`}`) ||
+			!strings.Contains(string(encoded), `"datacontenttype":"`+c.contentType+`"`) {
+			t.Errorf("%q as %q is %s, want %s, and %s at its end", c.payload, c.asked, encoded, c.contentType,
+				c.members)
 		}
 		parsed := reparse(t, e)
 		if string(parsed.Data) != c.payload || parsed.Data == nil || parsed.ContentType != c.contentType {
@@ -207,7 +221,8 @@ func TestNoPayload(t *testing.T) {
 		e := sample()
 		e.Data, e.ContentType, e.Status = nil, "", status
 		got := string(e.AppendJSON(nil))
-		if strings.Contains(got, `"data"`) || strings.Contains(got, "datacontenttype") || !strings.Contains(got, `"datastatus":"`+status+`"`) {
+		if strings.Contains(got, `"data"`) || strings.Contains(got, "datacontenttype") ||
+			!strings.Contains(got, `"datastatus":"`+status+`"`) {
 			t.Errorf("status %s: got %s", status, got)
 		}
 		checkRoundTrip(t, e)
@@ -272,7 +287,8 @@ var hostileKeys = []string{
 	"\xff:\xfe:\xc3:\x28\xed\xa0\x80",
 	`a":b\:{"c"}:` + "\u2028",
 	"日本:ü:\ufffe:\U0010ffff",
-	strings.Repeat("\x01", 128) + ":" + strings.Repeat("\xff", 128) + ":" + strings.Repeat("%", 128) + ":" + strings.Repeat("\n", 1024-3*128-3),
+	strings.Repeat("\x01", 128) + ":" + strings.Repeat("\xff", 128) + ":" + strings.Repeat("%", 128) + ":" +
+		strings.Repeat("\n", 1024-3*128-3),
 }
 
 func checkRoundTrip(t *testing.T, e event.Event) {
@@ -282,7 +298,7 @@ func checkRoundTrip(t *testing.T, e event.Event) {
 	}
 }
 
-// reparse returns what Parse makes of e's encoding, which it checks against the CloudEvents SDK first.
+// reparse returns Parse of e's encoding, and first checks that against the CloudEvents SDK.
 func reparse(t *testing.T, e event.Event) event.Event {
 	t.Helper()
 	encoded := e.AppendJSON(nil)
@@ -304,10 +320,12 @@ func checkConformance(t *testing.T, e event.Event, encoded []byte) {
 	if err := official.Validate(); err != nil {
 		t.Fatalf("the CloudEvents SDK finds %s invalid: %v", encoded, err)
 	}
-	if official.ID() != e.ID || official.Type() != e.Type || official.Source() != event.Source || !official.Time().Equal(e.Time) {
+	if official.ID() != e.ID || official.Type() != e.Type || official.Source() != event.Source ||
+		!official.Time().Equal(e.Time) {
 		t.Errorf("the CloudEvents SDK reads %s as %v", encoded, official)
 	}
-	for name, want := range map[string]string{"app": e.Key.App, "module": e.Key.Module, "timertype": e.Key.Type, "timerid": e.Key.ID} {
+	for name, want := range map[string]string{"app": e.Key.App, "module": e.Key.Module, "timertype": e.Key.Type,
+		"timerid": e.Key.ID} {
 		text, ok := official.Extensions()[name].(string)
 		if got, err := keys.DecodeText(text); !ok || err != nil || got != want {
 			t.Errorf("the CloudEvents SDK reads %s as %q (%v), want %q", name, got, err, want)
@@ -372,8 +390,10 @@ func TestDataContentTypeAgreesWithEncodingJSON(t *testing.T) {
 	for _, c := range payloads {
 		checkContentType(t, []byte(c.payload))
 	}
-	for _, s := range []string{`-`, `-a`, `1.`, `1.e1`, `1e`, `1e+`, `.5`, `+1`, `00`, `-0`, `1 2`, `nul`, `nulll`, `tru`, `[`, `[1`, `[1,`, `[,]`, `[1 2]`,
-		`{`, `{"a"`, `{"a":`, `{"a":1`, `{"a" 1}`, `{a:1}`, `{"a":1,}`, `{"a":1 "b":2}`, `"`, `"\`, `"\x"`, `"\u12`, `"\u12G4"`, `"\u`, "\"\n\"", `[] x`, `{} {}`, "\v1", "1\x00"} {
+	for _, s := range []string{`-`, `-a`, `1.`, `1.e1`, `1e`, `1e+`, `.5`, `+1`, `00`, `-0`, `1 2`, `nul`, `nulll`,
+		`tru`, `[`, `[1`, `[1,`, `[,]`, `[1 2]`,
+		`{`, `{"a"`, `{"a":`, `{"a":1`, `{"a" 1}`, `{a:1}`, `{"a":1,}`, `{"a":1 "b":2}`, `"`, `"\`, `"\x"`, `"\u12`,
+		`"\u12G4"`, `"\u`, "\"\n\"", `[] x`, `{} {}`, "\v1", "1\x00"} {
 		checkContentType(t, []byte(s))
 	}
 }

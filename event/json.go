@@ -11,8 +11,8 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// maxDepth is how deep a payload may nest and still be embedded as JSON. It is one less than encoding/json reads, so
-// that Go consumers can read the event around it too; what nests deeper travels as text.
+// maxDepth is the deepest nesting of a payload embedded as JSON. It is one less than encoding/json reads, so that Go
+// consumers can read the event around it too; a deeper payload becomes text.
 const maxDepth = 9999
 
 const lowerHex = "0123456789abcdef"
@@ -30,13 +30,13 @@ func DataContentType(payload []byte) string {
 	}
 }
 
-// isJSON tells whether b, which is UTF-8, is one JSON value. It takes half the time of json.Valid.
+// isJSON reports whether b is one JSON value. b must be UTF-8. It takes half the time of json.Valid.
 func isJSON(b []byte) bool {
 	end := scanValue(b, skipSpace(b, 0), maxDepth)
 	return end >= 0 && skipSpace(b, end) == len(b)
 }
 
-// skipSpace returns the offset of the first byte from i on that is not white space.
+// skipSpace returns the offset of the first byte other than white space, from i on.
 func skipSpace(b []byte, i int) int {
 	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\t' || b[i] == '\r') {
 		i++
@@ -176,8 +176,8 @@ func scanNumber(b []byte, i int) int {
 	return i
 }
 
-// members walks the members of the JSON object that b holds. After next has returned false, err says whether b is such
-// an object and nothing more.
+// members walks the members of the JSON object in b. After next has returned false, err is nil if b is one such object
+// and nothing more.
 type members struct {
 	b   []byte
 	pos int
@@ -233,7 +233,7 @@ func (m *members) next() bool {
 	return m.err == nil
 }
 
-// space is skipSpace, and notes in loose whether there was white space.
+// space is skipSpace, and sets loose if there was white space.
 func (m *members) space(i int) int {
 	end := skipSpace(m.b, i)
 	m.loose = m.loose || end > i
@@ -259,7 +259,7 @@ func (m *members) fail(i int, want string) bool {
 	return false
 }
 
-// unquote decodes a JSON string that scanString has accepted. It returns a part of quoted where it can.
+// unquote decodes a JSON string that scanString has accepted. It returns a part of quoted if it can.
 func unquote(quoted []byte) []byte {
 	if !bytes.Contains(quoted, []byte(`\`)) {
 		return quoted[1 : len(quoted)-1]
@@ -279,14 +279,14 @@ func parsePositive(value []byte) (int, bool) {
 	return int(f), true
 }
 
-// mayHold tells cheaply whether b can be an object with a member whose name, which may be written with escapes, has a part.
+// mayHold is a cheap test whether b may be an object with a member whose name contains part; names may have escapes.
 func mayHold(b []byte, part string) bool {
 	i := skipSpace(b, 0)
 	return i < len(b) && b[i] == '{' &&
 		(bytes.Contains(b, []byte(part)) || bytes.Contains(b, []byte(`\u00`)))
 }
 
-// appendEscaped appends the inside of a JSON string of s, which is UTF-8.
+// appendEscaped appends the inside of the JSON string of s; s must be UTF-8.
 func appendEscaped[S string | []byte](dst []byte, s S) []byte {
 	plain := 0
 	for i := range len(s) {
@@ -325,8 +325,8 @@ func appendString(dst []byte, member, s string) []byte {
 	return append(appendEscaped(append(dst, member...), s), '"')
 }
 
-// appendText appends a member whose value is text for people; nothing if s is empty. member is what stands before the
-// text, from the comma to the opening quote. What a CloudEvents attribute cannot hold becomes a space or U+FFFD.
+// appendText appends a member whose value is text for people; nothing if s is empty. member precedes the text, from the
+// comma to the opening quote. A character that is not allowed in a CloudEvents attribute becomes a space or U+FFFD.
 func appendText(dst []byte, member, s string) []byte {
 	if s == "" {
 		return dst

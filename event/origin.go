@@ -23,7 +23,8 @@ func (e Event) First() (due time.Time, attempt int) {
 	return e.Due, e.Attempt
 }
 
-// Begun returns when the work of the event was first due: at the timer's replay, or when its first event was due.
+// Begun returns the time at which the event's work was first due: the timer's replay, or the due time of its first
+// event.
 func (e Event) Begun() time.Time {
 	if !e.Replayed.IsZero() {
 		return e.Replayed
@@ -41,10 +42,10 @@ func (e *Event) SetOrigin(due time.Time, attempt int) {
 	}
 }
 
-// isHash reports whether an event's id does not show the firing: one that does has an @.
+// isHash reports whether an event's id is a hash; any other id has an @.
 func isHash(id string) bool { return !strings.Contains(id, "@") }
 
-// origin returns the firing that Origin names. ok is false where that is none of e's timer.
+// origin returns the firing in Origin. ok is false if it is not one of e's timer.
 func (e Event) origin() (due int64, attempt int, ok bool) {
 	at := e.OriginAt
 	if !isHash(e.Origin) {

@@ -38,12 +38,15 @@ func TestOriginTravels(t *testing.T) {
 	}
 	e := sample()
 	e.SetOrigin(due, 1)
-	if got, want := string(e.AppendJSON(nil)), `"maxattempts":16,"origin":"app1:trans:notice:1615283234@1763629200000.1","trigger":`; !strings.Contains(got, want) {
+	if got, want := string(e.AppendJSON(nil)),
+		`"maxattempts":16,"origin":"app1:trans:notice:1615283234@1763629200000.1","trigger":`; !strings.Contains(got,
+		want) {
 		t.Errorf("got %s, want %s in it", got, want)
 	}
 }
 
-// Whoever may publish a retry of one timer cannot give it the id of another one: receivers may do nothing for an id that they know.
+// Whoever may publish a retry of one timer cannot give it the id of another one: receivers may do nothing for an id
+// that they know.
 func TestOriginOfAnotherTimer(t *testing.T) {
 	t.Parallel()
 	long := sample()
@@ -79,7 +82,8 @@ func TestOriginOfAnotherTimer(t *testing.T) {
 	} {
 		text := strings.Replace(string(c.e.AppendJSON(nil)), `"maxattempts":16,`, `"maxattempts":16,`+c.members+`,`, 1)
 		e, err := event.Parse([]byte(text))
-		if (err == nil) != (c.fault == "") || err != nil && (!strings.Contains(err.Error(), c.fault) || len(err.Error()) > 400) {
+		if (err == nil) != (c.fault == "") || err != nil && (!strings.Contains(err.Error(), c.fault) ||
+			len(err.Error()) > 400) {
 			t.Errorf("%.100s: %v, want %q", c.members, err, c.fault)
 		}
 		if e.Origin == "" && e.OriginAt != "" || strings.Contains(e.Origin, "@") && e.OriginAt != "" {
@@ -88,7 +92,8 @@ func TestOriginOfAnotherTimer(t *testing.T) {
 	}
 }
 
-// A dead letter tells the first event of its timer, also where that is its own; one of a message that holds no event has none.
+// A dead letter tells the first event of its timer, also where that is its own; one of a message that holds no event
+// has none.
 func TestDeadLettersHaveAnOrigin(t *testing.T) {
 	t.Parallel()
 	e := sample()
@@ -104,11 +109,12 @@ func TestDeadLettersHaveAnOrigin(t *testing.T) {
 		letter event.Event
 		want   string
 	}{
-		"first": {e, e.ID}, "retried": {retried, "app1:trans:notice:1615283234@5.1"}, "refused": {refused, e.ID}, "malformed": {malformed, ""},
+		"first": {e, e.ID}, "retried": {retried, "app1:trans:notice:1615283234@5.1"}, "refused": {refused, e.ID},
+		"malformed": {malformed, ""},
 	} {
 		for m := range event.DeadLetter("timers", c.letter) {
 			if m.Header[event.ContentTypeHeader] == nil {
-				continue // as large as the firing was: it may leave out what can be told from the rest
+				continue // as large as the firing: it may leave out parts implied by the rest
 			}
 			if got, err := event.Parse(m.Data); err != nil || got.Origin != c.want {
 				t.Errorf("%s: the letter's origin is %q, %v; want %q", name, got.Origin, err, c.want)

@@ -15,13 +15,13 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Parse reads an event that AppendJSON wrote, or that was decoded and encoded again since: members may be in any order
-// and have white space between them, and unknown ones are ignored. The event must be a CloudEvent 1.0 of TypeFired or
-// TypeDead with an id, a subject that is a timer key, a dueat and an attempt of at least 1. The error names every member
-// that is missing or wrong.
+// Parse reads an event of AppendJSON, even if it was decoded and encoded again: members may be in any order with white
+// space between them, and unknown ones are ignored. The event must be a CloudEvent 1.0 of TypeFired or TypeDead with an
+// id, a subject that is a timer key, a dueat and an attempt of at least 1. The error names every missing or wrong
+// member.
 //
-// Data is the payload byte for byte. That includes white space around embedded JSON, if the event is as AppendJSON wrote
-// it. The event shares no memory with b.
+// Data is the payload byte for byte. That includes white space around embedded JSON, if the event is as AppendJSON
+// wrote it. The event shares no memory with b.
 func Parse(b []byte) (Event, error) {
 	if !utf8.Valid(b) {
 		return Event{}, errors.New("event: not valid UTF-8")
@@ -41,7 +41,7 @@ func Parse(b []byte) (Event, error) {
 	return p.event, nil
 }
 
-// faults is everything that is wrong with an event, on one line.
+// faults has all faults of an event, on one line.
 type faults []error
 
 func (f faults) Error() string {
@@ -54,7 +54,7 @@ func (f faults) Error() string {
 
 func (f faults) Unwrap() []error { return f }
 
-// parser collects an event, and what is wrong with it, member by member.
+// parser collects an event and its faults, member by member.
 type parser struct {
 	event  Event
 	faults faults
@@ -62,7 +62,7 @@ type parser struct {
 
 	data       []byte // the JSON value of data, nil if there is none
 	padded     []byte // the same with the white space around it
-	binary     []byte // what data_base64 holds, nil if there is none
+	binary     []byte // the value of data_base64, nil if there is none
 	loose      bool   // there is white space around another member
 	dataIsLast bool
 }
@@ -89,7 +89,7 @@ func (p *parser) member(m *members) {
 	p.seen = append(p.seen, name)
 }
 
-// take stores a member and tells whether it is a known one.
+// take stores a member and reports whether it is a known one.
 func (p *parser) take(name string, m *members) bool {
 	e := &p.event
 	switch name {
@@ -156,7 +156,7 @@ func (p *parser) take(name string, m *members) bool {
 	return true
 }
 
-// finish checks that every required member was seen, and sets the data. compact says that there is no white space
+// finish checks that every required member was seen, and sets the data. compact reports whether there is no white space
 // between the members.
 func (p *parser) finish(compact bool) {
 	e := &p.event
@@ -192,8 +192,8 @@ func (p *parser) finish(compact bool) {
 	e.dropBadTrace()
 }
 
-// finishOrigin checks that the first event belongs to the event's own timer: a consumer may use it as the key of a payment, and
-// must not have to trust the publisher of a retry.
+// finishOrigin checks that the first event belongs to the event's own timer: a consumer may use it as the key of a
+// payment, and must not have to trust the publisher of a retry.
 func (p *parser) finishOrigin() {
 	e := &p.event
 	if e.Origin == "" || e.Key == (keys.Key{}) {
@@ -201,20 +201,21 @@ func (p *parser) finishOrigin() {
 		return
 	}
 	if _, _, ok := e.origin(); !ok {
-		p.fault("origin", "%q, want the id of an event of this timer, with originat where that is a hash", clip(e.Origin))
+		p.fault("origin", "%q, want the id of an event of this timer, with originat where that is a hash",
+			clip(e.Origin))
 	} else if !isHash(e.Origin) {
 		e.OriginAt = ""
 	}
 }
 
-// isJSONType tells whether data of the content type are JSON. They are if none is given, as CloudEvents says.
+// isJSONType reports whether data of the content type are JSON. By CloudEvents they are if none is given.
 func isJSONType(contentType string) bool {
 	media, _, _ := strings.Cut(strings.ToLower(contentType), ";")
 	media = strings.TrimSpace(media)
 	return media == "" || media == DataJSON || media == "text/json" || strings.HasSuffix(media, "+json")
 }
 
-// text returns the string that a member holds, and false if it holds none.
+// text returns the string of a member; ok is false if it is no string.
 func (p *parser) text(name string, value []byte) (string, bool) {
 	if value[0] != '"' {
 		p.fault(name, "%q, want a string", clip(string(value)))
@@ -223,7 +224,7 @@ func (p *parser) text(name string, value []byte) (string, bool) {
 	return string(unquote(value)), true
 }
 
-// looseText returns the string that a member holds, or "" if it holds none: it is not worth an event.
+// looseText returns the string of a member, or "" if it is no string: the event is valid without it.
 func looseText(value []byte) string {
 	if value[0] != '"' {
 		return ""
@@ -239,7 +240,7 @@ func (p *parser) integer(name string, value []byte) int {
 	return n
 }
 
-// late reads a limit in milliseconds, of which 0 is none.
+// late reads a limit in milliseconds, 0 for none.
 func (p *parser) late(name string, value []byte) time.Duration {
 	const most = float64(policy.Longest / time.Millisecond)
 	ms, err := strconv.ParseFloat(string(value), 64)
@@ -250,10 +251,11 @@ func (p *parser) late(name string, value []byte) time.Duration {
 	return time.Duration(ms) * time.Millisecond
 }
 
-// maxRepeat is more bytes than any repetition has.
+// maxRepeat is over the length of any repetition, in bytes.
 const maxRepeat = 400
 
-// repeat reads what a timer repeats by: it is kept with its retries as it is, so it holds nothing that ends it there.
+// repeat reads a timer's rhythm. It is stored as it is with the timer's retries, so it must not contain the separators
+// of records.
 func (p *parser) repeat(name string, value []byte) string {
 	s, ok := p.text(name, value)
 	unfit := func(r rune) bool { return r < ' ' || r > '~' || r == ':' || r == ';' }
@@ -264,7 +266,7 @@ func (p *parser) repeat(name string, value []byte) string {
 	return s
 }
 
-// occurrence reads a number that no repetition comes to the end of.
+// occurrence reads the number of an occurrence.
 func (p *parser) occurrence(name string, value []byte) int64 {
 	const most = 1 << 53
 	n, err := strconv.ParseFloat(string(value), 64)
@@ -299,7 +301,7 @@ func (p *parser) time(name string, value []byte) time.Time {
 	return t
 }
 
-// isWritable reports whether RFC 3339 can express a time in UTC, as JSON needs it.
+// isWritable reports whether RFC 3339 can express a time in UTC, as JSON requires.
 func isWritable(t time.Time) bool { return t.Year() >= 0 && t.Year() <= 9999 }
 
 func (p *parser) subject(name string, value []byte) {

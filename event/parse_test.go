@@ -90,7 +90,7 @@ func TestParseDoesNotShareMemory(t *testing.T) {
 	}
 }
 
-func TestParseNamesWhatIsWrong(t *testing.T) {
+func TestParseNamesTheFault(t *testing.T) {
 	t.Parallel()
 	whole := string(sample().AppendJSON(nil))
 	for _, c := range []struct{ old, new, want string }{
@@ -99,14 +99,18 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 		{`"specversion":"1.0"`, `"SpecVersion":"1.0"`, `specversion: missing`},
 		{`"id":"app1:trans:notice:1615283234@1763629200000.1"`, `"id":""`, `id: empty`},
 		{`"id":"app1:trans:notice:1615283234@1763629200000.1"`, `"id":7`, `id: "7", want a string`},
-		{`timerd.timer.fired`, `com.example.x`, `type: "com.example.x", want "timerd.timer.fired" or "timerd.timer.dead"`},
+		{`timerd.timer.fired`, `com.example.x`,
+			`type: "com.example.x", want "timerd.timer.fired" or "timerd.timer.dead"`},
 		{`"subject":"app1:trans:notice:1615283234"`, `"subject":"app1"`, `subject: not a timer key`},
-		{`"subject":"app1:trans:notice:1615283234"`, `"subject":"app1:trans:notice:%zz"`, `subject: "app1:trans:notice:%zz": "%zz" at 18 is not %XX`},
+		{`"subject":"app1:trans:notice:1615283234"`, `"subject":"app1:trans:notice:%zz"`,
+			`subject: "app1:trans:notice:%zz": "%zz" at 18 is not %XX`},
 		{`"subject":"app1:trans:notice:1615283234"`, `"subject":null`, `subject: missing`},
 		{`"time":"2026-11-20T09:00:00.003Z"`, `"time":"yesterday"`, `time: "yesterday", want a time as in RFC 3339`},
 		{`"dueat":"2026-11-20T09:00:00.000Z"`, `"dueat":""`, `dueat: "", want a time as in RFC 3339`},
-		{`"time":"2026-11-20T09:00:00.003Z"`, `"time":"9999-12-31T23:59:59-23:59"`, `time: "9999-12-31T23:59:59-23:59", want a time as in RFC 3339`},
-		{`"dueat":"2026-11-20T09:00:00.000Z"`, `"dueat":"0000-01-01T00:00:00+23:59"`, `dueat: "0000-01-01T00:00:00+23:59", want a time as in RFC 3339`},
+		{`"time":"2026-11-20T09:00:00.003Z"`, `"time":"9999-12-31T23:59:59-23:59"`,
+			`time: "9999-12-31T23:59:59-23:59", want a time as in RFC 3339`},
+		{`"dueat":"2026-11-20T09:00:00.000Z"`, `"dueat":"0000-01-01T00:00:00+23:59"`,
+			`dueat: "0000-01-01T00:00:00+23:59", want a time as in RFC 3339`},
 		{`"attempt":1`, `"attempt":0`, `attempt: "0", want an integer from 1 to 2147483647`},
 		{`"attempt":1`, `"attempt":1.5`, `attempt: "1.5", want an integer from 1 to 2147483647`},
 		{`"attempt":1`, `"attempt":1,"attempt":2`, `attempt: given twice`},
@@ -114,7 +118,8 @@ func TestParseNamesWhatIsWrong(t *testing.T) {
 		{`"maxattempts":16`, `"maxattempts":99999999999`, `maxattempts: "99999999999", want an integer`},
 		{`"data":`, `"data_base64":"AA==","data":`, `data: given together with data_base64`},
 		{`"data":{"order":42}`, `"data_base64":"A"`, `data_base64: not base64`},
-		{`"data":{"order":42}`, `"data":{"order":}`, `not a JSON object: '{' at byte 398: want a JSON value for "data"`},
+		{`"data":{"order":42}`, `"data":{"order":}`,
+			`not a JSON object: '{' at byte 398: want a JSON value for "data"`},
 		{`{"specversion"`, `{specversion`, `not a JSON object: 's' at byte 1: want a member name in double quotes`},
 		{`"id":`, `"id"`, `want a colon after the member name`},
 		{`"trigger":"deadline",`, `"trigger":"deadline" `, `want a comma or a closing brace`},
@@ -147,7 +152,8 @@ func TestParseErrorsTellTheCause(t *testing.T) {
 
 func TestParsePrefersDataToStatus(t *testing.T) {
 	t.Parallel()
-	got, err := event.Parse([]byte(strings.Replace(string(sample().AppendJSON(nil)), `"data":`, `"datastatus":"missing","data":`, 1)))
+	got, err := event.Parse([]byte(strings.Replace(string(sample().AppendJSON(nil)), `"data":`,
+		`"datastatus":"missing","data":`, 1)))
 	if err != nil || got.Status != "" || string(got.Data) != `{"order":42}` {
 		t.Errorf("got status %q, data %q, error %v", got.Status, got.Data, err)
 	}

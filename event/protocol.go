@@ -13,7 +13,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// What DeadReason says.
+// The values of DeadReason, and their beginnings.
 const (
 	// ReasonExhausted is the whole reason if timerd gave up: the policy allows no further attempt.
 	ReasonExhausted = "attempts used up"
@@ -27,14 +27,14 @@ const (
 	ReasonMalformed = "malformed: "
 	// ReasonLate begins the reason of a timer that was claimed too late to fire.
 	ReasonLate = "late: "
-	// ReasonRefused begins the reason of a retry request that cannot be carried out though its event is fine.
+	// ReasonRefused begins the reason of a retry request that cannot be carried out although its event is valid.
 	ReasonRefused = "refused: "
 )
 
-// Postponed is the one value of PostponeHeader.
+// Postponed is the only value of PostponeHeader.
 const Postponed = "1"
 
-// Message is what is to be published about an event.
+// Message is a message to publish about an event.
 type Message struct {
 	Subject string
 	Header  map[string][]string
@@ -51,8 +51,8 @@ func ParseFired(b []byte) (Event, error) {
 }
 
 // MessageID returns the Nats-Msg-Id of a message that carries the event with the given id. JetStream drops a second
-// message with the same Nats-Msg-Id, so all publishers of the same letter must use it. It is the id itself if a header
-// can hold that, as it can any id that timerd makes, and otherwise a hash of it.
+// message with the same Nats-Msg-Id, so all publishers of the same letter must use it. It is the id itself, if it is
+// valid in a header like any id of timerd's, and otherwise a hash of it.
 func MessageID(id string) string {
 	unfit := func(r rune) bool { return r <= ' ' || r > '~' }
 	if len(id) > keys.MaxEventIDBytes || strings.ContainsFunc(id, unfit) {
@@ -61,11 +61,12 @@ func MessageID(id string) string {
 	return id
 }
 
-// RefusedID returns the id of the dead letter of a retry request that cannot be carried out though its event is fine.
-// The same request always has the same id.
+// RefusedID returns the id of the dead letter of a retry request that cannot be carried out although its event is
+// valid. The same request always has the same id.
 func RefusedID(request Stored) string {
 	sum := sha256.New()
-	parts := slices.Concat(request.Values(DelayHeader), request.Values(LeastDelayHeader), request.Values(PostponeHeader),
+	parts := slices.Concat(request.Values(DelayHeader), request.Values(LeastDelayHeader),
+		request.Values(PostponeHeader),
 		[]string{request.Subject, string(request.Data)})
 	for _, part := range parts {
 		fmt.Fprintf(sum, "%d %s ", len(part), part)
@@ -73,8 +74,8 @@ func RefusedID(request Stored) string {
 	return fmt.Sprintf("sha256:%x", sum.Sum(nil))
 }
 
-// FreshLetterID returns the n-th Nats-Msg-Id for the dead letter e, to be used if somebody else's letter already has
-// that of MessageID. It is the same for the same firing, whatever the reason, and cannot be guessed without the whole
+// FreshLetterID returns the n-th Nats-Msg-Id for the dead letter e, for use if somebody else's letter already has the
+// one of MessageID. It is the same for the same firing, whatever the reason, and cannot be guessed without the whole
 // event.
 func FreshLetterID(e Event, n int) string {
 	e.DeadReason, e.LastError, e.MaxAttempts, e.Trigger, e.ContentType, e.Origin, e.OriginAt = "", "", 0, "", "", "", ""
@@ -84,18 +85,19 @@ func FreshLetterID(e Event, n int) string {
 }
 
 // SameLetter reports whether two events are dead letters of the same firing. They may differ in their reason, and in
-// how much is left of a payload that was too large.
+// the kept part of a payload that is too large.
 func SameLetter(a, b Event) bool {
 	if a.Type != b.Type || a.Key != b.Key || !a.Due.Equal(b.Due) || a.Attempt != b.Attempt {
 		return false
 	}
 	lost := a.Status == StatusTooLarge || b.Status == StatusTooLarge
-	cut := strings.HasPrefix(a.DeadReason, ReasonMalformed) && (bytes.HasPrefix(a.Data, b.Data) || bytes.HasPrefix(b.Data, a.Data))
+	cut := strings.HasPrefix(a.DeadReason, ReasonMalformed) &&
+		(bytes.HasPrefix(a.Data, b.Data) || bytes.HasPrefix(b.Data, a.Data))
 	return lost || cut || bytes.Equal(a.Data, b.Data)
 }
 
-// RetryID returns the id by which the schedule remembers that an event's retry was set. It is the event's id if timerd
-// made that for the event's timer. Another timer may have any other id too, so the timer is added to it.
+// RetryID returns the id under which the schedule remembers that an event's retry was set. It is the event's id if
+// timerd made it for the event's timer. Any other id may be another timer's too, so the timer is added to it.
 func RetryID(e Event) string {
 	own := keys.EventID(e.Key.String(), e.Due.UnixMilli(), e.Attempt)
 	if e.ID == own {
@@ -104,11 +106,11 @@ func RetryID(e Event) string {
 	return own + " " + MessageID(e.ID)
 }
 
-// ReplayID returns the id by which the schedule remembers that a dead letter was replayed.
+// ReplayID returns the id under which the schedule remembers that a dead letter was replayed.
 func ReplayID(e Event) string { return RetryID(e) + ".replay" }
 
 // LateReason returns the reason of a timer that was claimed later than its limit allows: by after its due time, with a
-// limit of most. published says that an earlier try may have published its event.
+// limit of most. published is set if an earlier try may have published its event.
 func LateReason(by, most time.Duration, published bool) string {
 	reason := fmt.Sprintf("%s%v after its due time, at most %v", ReasonLate, by, most)
 	if published {
@@ -119,19 +121,19 @@ func LateReason(by, most time.Duration, published bool) string {
 
 // Again is the retry that a consumer asks for after a failure.
 type Again struct {
-	Error string         // what went wrong, as ErrorText writes it
+	Error string         // the error, in the form of ErrorText
 	Delay *time.Duration // in place of the policy's delay; nil for the policy's
 	// Least is the least delay: the policy's delay counts if it is longer. nil is no bound. It cannot be combined with
 	// Delay.
 	Least *time.Duration
 	// Postpone keeps the attempt: it is not used up. It needs a Delay.
 	Postpone bool
-	// Consumer names the durable consumer that asks; "" for none.
+	// Consumer is the name of the durable consumer that asks for the retry; "" for none.
 	Consumer string
 }
 
 // RetryRequest yields the message that asks timerd to fire a timer again: first whole, then, in case that is too large,
-// without the parts that are not needed. e is the event and raw the message that carried it.
+// without dispensable parts. e is the event and raw the message that carried it.
 //
 // The message has no Nats-Msg-Id: another publisher could use the same one first, and JetStream would drop this
 // message. timerd recognises repeated requests by the event's id.
@@ -161,7 +163,7 @@ func RetryRequest(prefix string, e Event, raw []byte, again Again) iter.Seq[Mess
 // DeadLetter yields the message that makes e a dead letter, in smaller and smaller forms, because NATS and the stream
 // limit the size: whole; with a short LastError; without LastError and Content-Type, which is as large as the firing
 // was; and without the payload, with StatusTooLarge. A timer's payload is never cut. The payload of a stand-in is a
-// message of unknown content: it is halved repeatedly, and DeadReason says so.
+// message of unknown content: it is halved repeatedly, and DeadReason notes that.
 //
 // e.DeadReason must be set. The message and its event have the id MessageID(e.ID). Origin is set if e is the first
 // event of its timer, but not for a stand-in.
@@ -220,10 +222,10 @@ type Stored struct {
 	Data    []byte
 	Stream  string
 	Seq     uint64    // its place in the stream
-	Time    time.Time // when it was stored, by JetStream's clock
+	Time    time.Time // its stored time, by JetStream's clock
 }
 
-// String says where the message is.
+// String returns the place of the message.
 func (s Stored) String() string { return fmt.Sprintf("%s %s/%d", s.Subject, s.Stream, s.Seq) }
 
 // Values returns the values of a header, however its name is capitalised.
@@ -238,9 +240,9 @@ func (s Stored) Values(name string) []string {
 }
 
 // StandIn returns an event for a message that holds none, to make a dead letter of it. The event is the first firing of
-// a timer whose app, module and type are those of the message's subject, and whose id is the message's place in the
-// stream. It was due when the message was stored, and its payload is the message. kind is that of the subject. Each
-// message has its own stand-in, always the same.
+// a timer with the app, module and type of the message's subject, and whose id is the message's place in the stream.
+// Its due time is the message's stored time, and its payload the message. kind is the subject's. Each message has its
+// own stand-in, always the same.
 func (s Stored) StandIn(prefix, kind string) Event {
 	key, due := s.standInKey(prefix, kind), s.Time.Truncate(time.Millisecond)
 	return Event{
@@ -253,8 +255,8 @@ func (s Stored) StandIn(prefix, kind string) Event {
 	}
 }
 
-// standInKey returns the key of a stand-in. Where the subject does not name the three parts of a key, they are its
-// tokens as they stand: one that is missing is "-", and the third takes in all that follow it.
+// standInKey returns the key of a stand-in. If the subject does not have the three parts of a key, its tokens are the
+// parts, unchanged: a missing part is "-", and the third part includes all later tokens.
 func (s Stored) standInKey(prefix, kind string) keys.Key {
 	id := fmt.Sprintf("%s/%d", s.Stream, s.Seq)
 	app, module, typ, err := keys.ParseSubject(s.Subject, prefix, kind)
@@ -274,10 +276,10 @@ func (s Stored) standInKey(prefix, kind string) keys.Key {
 	return keys.Key{App: parts[0], Module: parts[1], Type: parts[2], ID: id}
 }
 
-// maxTextBytes bounds texts that say what is wrong: a status of HTTP and 1 KiB of its answer.
+// maxTextBytes limits the texts of errors: a status of HTTP and 1 KiB of its answer.
 const maxTextBytes = 1280
 
-// ClipText shortens a text that says what is wrong to 1,280 bytes.
+// ClipText shortens the text of an error to 1,280 bytes.
 func ClipText(s string) string { return shorten(s, maxTextBytes) }
 
 // ErrorText makes an error's text fit for a header: one line of valid UTF-8 of at most 1,280 bytes.
@@ -290,13 +292,13 @@ func ErrorText(s string) string {
 	}, s)))
 }
 
-// maxQuotedBytes bounds what an error quotes of a stranger's message.
+// maxQuotedBytes limits an error's quotation of a stranger's message.
 const maxQuotedBytes = 64
 
-// clip shortens what a stranger wrote for an error message.
+// clip shortens a stranger's text for an error message.
 func clip(s string) string { return shorten(s, maxQuotedBytes) }
 
-// shorten cuts a text to so many bytes, the ellipsis that it then ends with included.
+// shorten cuts a text to so many bytes, the final ellipsis included.
 func shorten(s string, most int) string {
 	const ellipsis = "…"
 	if len(s) <= most {

@@ -13,8 +13,8 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// What this file expects is byte for byte what timerds and consumers of every version agree on: de-duplication depends
-// on it.
+// Timerds and consumers of every version agree byte for byte on the values in this file: de-duplication depends on
+// them.
 
 const firedID = "shop:order:timeout:42@1763629200000.3"
 
@@ -47,7 +47,7 @@ func TestMessageID(t *testing.T) {
 			t.Errorf("MessageID(%.20q) is %q, want %q", id, got, want)
 		}
 		if got := event.MessageID(event.MessageID(id)); got != want {
-			t.Errorf("MessageID of what it returned for %.20q is %q, want the same", id, got)
+			t.Errorf("MessageID of its result for %.20q is %q, want the same", id, got)
 		}
 	}
 }
@@ -74,7 +74,7 @@ func TestRetryAndReplayIDs(t *testing.T) {
 	}
 }
 
-// form is what a test compares of a message.
+// form has the compared parts of a message.
 type form struct{ id, contentType, lastError, delay, data string }
 
 func formsOf(t *testing.T, subject string, messages iter.Seq[event.Message]) []form {
@@ -124,17 +124,20 @@ const cloudEvent = "application/cloudevents+json"
 func TestRetryRequest(t *testing.T) {
 	t.Parallel()
 	const subject = "timers.retry.shop.order.timeout"
-	compareForms(t, formsOf(t, subject, event.RetryRequest("timers", firedEvent(), []byte("as it came"), event.Again{Error: "boom"})), []form{
+	compareForms(t, formsOf(t, subject, event.RetryRequest("timers", firedEvent(), []byte("as it came"),
+		event.Again{Error: "boom"})), []form{
 		{"-", cloudEvent, "boom", "-", "as it came"},
 		{"-", "-", "-", "-", "as it came"},
 	})
 	delay := 90 * time.Second
-	compareForms(t, formsOf(t, subject, event.RetryRequest("timers", firedEvent(), []byte("as it came"), event.Again{Delay: &delay})), []form{
+	compareForms(t, formsOf(t, subject, event.RetryRequest("timers", firedEvent(), []byte("as it came"),
+		event.Again{Delay: &delay})), []form{
 		{"-", cloudEvent, "", "1m30s", "as it came"},
 		{"-", "-", "-", "1m30s", "as it came"},
 	})
 	for m := range event.RetryRequest("timers", firedEvent(), nil, event.Again{Delay: &delay, Postpone: true}) {
-		if got := m.Header[event.PostponeHeader]; len(got) != 1 || got[0] != "1" || m.Header[event.DelayHeader][0] != "1m30s" {
+		if got := m.Header[event.PostponeHeader]; len(got) != 1 || got[0] != "1" ||
+			m.Header[event.DelayHeader][0] != "1m30s" {
 			t.Errorf("a postponement has the headers %v", m.Header)
 		}
 	}
@@ -142,10 +145,11 @@ func TestRetryRequest(t *testing.T) {
 
 const (
 	deadSubject = "timers.dead.shop.order.timeout"
-	deadHead    = `{"specversion":"1.0","id":"` + firedID + `","source":"/timerd","type":"timerd.timer.dead","subject":"shop:order:timeout:42","time":"2025-11-20T09:00:00.000Z",`
-	deadJSON    = deadHead + `"datacontenttype":"application/json",`
-	deadKey     = `"app":"shop","module":"order","timertype":"timeout","timerid":"42","dueat":"2025-11-20T09:00:00.000Z","attempt":3,`
-	deadOrigin  = `"origin":"` + firedID + `",`
+	deadHead    = `{"specversion":"1.0","id":"` + firedID +
+		`","source":"/timerd","type":"timerd.timer.dead","subject":"shop:order:timeout:42","time":"2025-11-20T09:00:00.000Z",`
+	deadJSON   = deadHead + `"datacontenttype":"application/json",`
+	deadKey    = `"app":"shop","module":"order","timertype":"timeout","timerid":"42","dueat":"2025-11-20T09:00:00.000Z","attempt":3,`
+	deadOrigin = `"origin":"` + firedID + `",`
 )
 
 func TestDeadLetter(t *testing.T) {
@@ -158,11 +162,12 @@ func TestDeadLetter(t *testing.T) {
 		{firedID, cloudEvent, "-", "-", deadJSON + reason + `,"lasterror":"<1277 e>eee!","data":{"total":99}}`},
 		{firedID, cloudEvent, "-", "-", deadJSON + reason + `,"lasterror":"<1277 e>…","data":{"total":99}}`},
 		{firedID, "-", "-", "-", deadJSON + bare + `,"data":{"total":99}}`},
-		{firedID, cloudEvent, "-", "-", deadHead + deadKey + `"maxattempts":3,` + deadOrigin + `"datastatus":"toolarge","deadreason":"attempts used up"}`},
+		{firedID, cloudEvent, "-", "-", deadHead + deadKey + `"maxattempts":3,` + deadOrigin +
+			`"datastatus":"toolarge","deadreason":"attempts used up"}`},
 	})
 }
 
-// A letter brings its payload in the form in which the firing did, and its fresh ids do not depend on that.
+// A letter has its payload in the form of the firing, and its fresh ids do not depend on that.
 func TestDeadLetterKeepsTheForm(t *testing.T) {
 	t.Parallel()
 	e := firedEvent()
@@ -200,16 +205,18 @@ func TestDeadLetterOfAConsumer(t *testing.T) {
 	compareForms(t, formsOf(t, deadSubject, event.DeadLetter("timers", e)), []form{
 		{firedID, cloudEvent, "-", "-", deadJSON + reason + `,"lasterror":"boom","data":{"total":99}}`},
 		{firedID, "-", "-", "-", deadJSON + bare + `,"data":{"total":99}}`},
-		{firedID, cloudEvent, "-", "-", deadHead + deadKey + deadOrigin + `"datastatus":"toolarge","deadreason":"given up by the consumer"}`},
+		{firedID, cloudEvent, "-", "-", deadHead + deadKey + deadOrigin +
+			`"datastatus":"toolarge","deadreason":"given up by the consumer"}`},
 	})
 }
 
-func TestDeadLetterOfWhatHoldsNoEvent(t *testing.T) {
+func TestDeadLetterOfAMessageWithoutEvent(t *testing.T) {
 	t.Parallel()
 	e := storedMessage().StandIn("timers", keys.Retry)
 	e.DeadReason, e.LastError = event.ReasonMalformed+"no event", "boom"
 	const id = "shop:order:timeout:TIMERS_RETRY/7@1763629200001.1"
-	const head = `{"specversion":"1.0","id":"` + id + `","source":"/timerd","type":"timerd.timer.dead","subject":"shop:order:timeout:TIMERS_RETRY/7",` +
+	const head = `{"specversion":"1.0","id":"` + id +
+		`","source":"/timerd","type":"timerd.timer.dead","subject":"shop:order:timeout:TIMERS_RETRY/7",` +
 		`"time":"2025-11-20T09:00:00.001Z","datacontenttype":"text/plain","app":"shop","module":"order","timertype":"timeout",` +
 		`"timerid":"TIMERS_RETRY/7","dueat":"2025-11-20T09:00:00.001Z","attempt":1,"deadreason":"malformed: no event`
 	compareForms(t, formsOf(t, deadSubject, event.DeadLetter("timers", e)), []form{
@@ -277,7 +284,8 @@ func TestParseFired(t *testing.T) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	e.Type, e.DeadReason = event.TypeDead, event.ReasonExhausted
-	if _, err := event.ParseFired(e.AppendJSON(nil)); err == nil || err.Error() != `event: type "timerd.timer.dead", want "timerd.timer.fired"` {
+	if _, err := event.ParseFired(e.AppendJSON(nil)); err == nil ||
+		err.Error() != `event: type "timerd.timer.dead", want "timerd.timer.fired"` {
 		t.Errorf("a dead letter: %v", err)
 	}
 }

@@ -2,9 +2,9 @@ package event
 
 import "strings"
 
-// Trace returns the trace in which a timer was set, as Event has it. parent is the traceparent that was set with the
-// timer, or "". payload may be a JSON object with the strings traceparent and tracestate. parent wins. The payload's
-// tracestate belongs to the payload's traceparent, or to parent if there is none. Malformed values are left out.
+// Trace returns the trace in which a timer was set, for Event. parent is the traceparent set with the timer, or "".
+// payload may be a JSON object with the strings traceparent and tracestate. parent wins. The payload's tracestate
+// belongs to the payload's traceparent, or to parent if there is none. Malformed values are left out.
 func Trace(parent string, payload []byte) (traceParent, traceState string) {
 	found, state := payloadTrace(payload)
 	switch {
@@ -21,7 +21,8 @@ func Trace(parent string, payload []byte) (traceParent, traceState string) {
 	return parent, state
 }
 
-// payloadTrace returns the strings traceparent and tracestate of a payload that is a JSON object; of several the last ones.
+// payloadTrace returns the strings traceparent and tracestate of a payload that is a JSON object; the last ones of
+// several.
 func payloadTrace(payload []byte) (parent, state string) {
 	if !mayHold(payload, "trace") || DataContentType(payload) != DataJSON {
 		return "", ""
@@ -43,14 +44,15 @@ func payloadTrace(payload []byte) (parent, state string) {
 
 const traceParentBytes = 55
 
-// isTraceParent reports whether a text is a traceparent of W3C Trace Context: version, trace id, parent id and flags. lua/functions/timers.lua
-// asks the same.
+// isTraceParent reports whether a text is a traceparent of W3C Trace Context: version, trace id, parent id and flags.
+// lua/functions/timers.lua has the same test.
 func isTraceParent(s string) bool {
 	if len(s) != traceParentBytes || s[2] != '-' || s[35] != '-' || s[52] != '-' || s[:2] == "ff" {
 		return false
 	}
 	hex := s[:2] + s[3:35] + s[36:52] + s[53:]
-	return strings.Trim(hex, "0123456789abcdef") == "" && strings.Trim(s[3:35], "0") != "" && strings.Trim(s[36:52], "0") != ""
+	return strings.Trim(hex, "0123456789abcdef") == "" && strings.Trim(s[3:35], "0") != "" &&
+		strings.Trim(s[36:52], "0") != ""
 }
 
 const (
@@ -84,10 +86,11 @@ func isTraceStateMember(s string) bool {
 	}
 	const first = "abcdefghijklmnopqrstuvwxyz0123456789"
 	unfit := func(r rune) bool { return r < ' ' || r > '~' || r == '=' }
-	return strings.IndexByte(first, key[0]) >= 0 && strings.Trim(key, first+"_-*/@") == "" && !strings.ContainsFunc(value, unfit)
+	return strings.IndexByte(first, key[0]) >= 0 && strings.Trim(key, first+"_-*/@") == "" &&
+		!strings.ContainsFunc(value, unfit)
 }
 
-// dropBadTrace leaves out what is malformed of a trace.
+// dropBadTrace removes malformed parts of a trace.
 func (e *Event) dropBadTrace() {
 	if !isTraceParent(e.TraceParent) {
 		e.TraceParent, e.TraceState = "", ""

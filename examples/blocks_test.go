@@ -21,11 +21,11 @@ import (
 	"github.com/timerd-io/timerd/internal/devserver"
 )
 
-// page is a document whose blocks TestBlocks runs as they stand: sh are commands, of which each has to succeed; console are commands
-// behind "$ ", with what they print. Other blocks are no commands.
+// page is a document whose blocks TestBlocks runs as they stand: sh are commands, and each must succeed; console are
+// commands behind "$ ", with their output. Other blocks are no commands.
 type page struct {
 	path  string
-	setup string // what the page finds there already
+	setup string // done before the page
 }
 
 func pages() []page {
@@ -43,22 +43,24 @@ func pages() []page {
 	}
 }
 
-// notRun are the programs that the blocks call and the test does not run, why, and what their arguments must match instead.
+// notRun are the programs of blocks that the test does not run, with the reason, and a pattern for their arguments.
 func notRun() map[string]struct{ why, args string } {
 	return map[string]struct{ why, args string }{
-		"docker":    {"needs Docker; deploy/test parses the Compose file", `^compose up --build --wait$`},
-		"make":      {"this test runs within it; the targets are compared with the Makefile", `^[a-z-]+$`},
-		"go":        {"timerd is not published: `go build -o consumer .` is the page's program, which is compiled in this module", `^(build -o consumer \.|mod init shop|get github\.com/timerd-io/timerd/client|test \./clients/conformance)$`},
-		"nats":      {"the CLI of NATS is no part of timerd; tried by hand with version 0.5.1; test/system/faults makes the same edits", `^(stream (edit|purge|backup|info)|consumer (rm|info|resume)) [A-Z_]+( |$)`},
-		"curl":      {"needs the monitor of NATS, which the servers of this test do not have", `^-s 127\.0\.0\.1:8222/healthz`},
+		"docker": {"needs Docker; deploy/test parses the Compose file", `^compose up --build --wait$`},
+		"make":   {"this test runs within it; the targets are compared with the Makefile", `^[a-z-]+$`},
+		"go": {"timerd is not published: `go build -o consumer .` is the page's program, which is compiled in " +
+			"this module", `^(build -o consumer \.|mod init shop|get github\.com/timerd-io/timerd/client|test \./clients/conformance)$`},
+		"nats": {"the CLI of NATS is no part of timerd; tried by hand with version 0.5.1; test/system/faults " +
+			"makes the same edits", `^(stream (edit|purge|backup|info)|consumer (rm|info|resume)) [A-Z_]+( |$)`},
 		"systemctl": {"needs systemd", `^(start|stop|restart) [a-z-]+$`},
 	}
 }
 
-// looks matches commands that change nothing, so that they may be asked again until what was set off before has come about.
-var looks = regexp.MustCompile(`^(timerd (ls|get|status|doctor|health|holds|forecast|dead (ls|show)|deliveries|watch)|redis-cli (INFO|GET|TTL|CONFIG GET|DBSIZE|EXISTS))\b`)
+// looks matches commands that change nothing, so that they may be repeated until the effects of earlier commands show.
+var looks = regexp.MustCompile(
+	`^(timerd (ls|get|status|doctor|health|holds|forecast|dead (ls|show)|deliveries|watch)|redis-cli (INFO|GET|TTL|CONFIG GET|DBSIZE|EXISTS))\b`)
 
-// step is a command of a page, with what it is to print; "" for anything.
+// step is a command of a page, with its expected output; "" for any.
 type step struct{ command, want string }
 
 // steps splits a page's blocks into commands.
@@ -81,18 +83,19 @@ func steps(text string) (all []step) {
 	return all
 }
 
-// plain replaces times, durations and what made timers fire in a text by a sign, and white space by one space. It leaves out what redis-cli
-// adds on a terminal.
+// plain replaces times, durations and causes of firings in a text by a sign, and white space by one space. It leaves
+// out redis-cli's additions on a terminal.
 func plain(text string) string {
 	text = regexp.MustCompile(`(?m)^( *\d+\) )?(\(integer\) )?`).ReplaceAllString(text, "")
 	text = strings.ReplaceAll(regexp.MustCompile(`(?m)^"(.*)"$`).ReplaceAllString(text, "$1"), `\"`, `"`)
 	text = regexp.MustCompile(`\b(deadline|expired|sweep|reclaim)\b`).ReplaceAllString(text, "<trigger>")
 	text = regexp.MustCompile(`\d{4}-\d\d-\d\dT[\d:.]+Z|@?\b\d{13}\b`).ReplaceAllString(text, "<time>")
-	text = regexp.MustCompile(`[+-]?\b\d+(\.\d+)?(ns|µs|ms|s|m|h|d)\b( \d+(ms|s|m|h)\b)*( late)?`).ReplaceAllString(text, "<duration>")
+	text = regexp.MustCompile(`[+-]?\b\d+(\.\d+)?(ns|µs|ms|s|m|h|d)\b( \d+(ms|s|m|h)\b)*( late)?`).ReplaceAllString(
+		text, "<duration>")
 	return strings.Join(strings.Fields(text), " ")
 }
 
-// matches compares what a command printed with the page, where … stands for anything.
+// matches compares a command's output with the page's; … stands for anything.
 func matches(got, want string) bool {
 	parts := strings.Split(plain(want), "…")
 	for i := range parts {
@@ -111,7 +114,8 @@ type terminal struct {
 	behind []string // where programs in the background print
 }
 
-// openTerminal starts a shell in which timerd and redis-cli reach s. What is not to be run is noted in the file "calls".
+// openTerminal starts a shell in which timerd and redis-cli reach s. Programs that do not run are noted in the file
+// "calls".
 func openTerminal(t *testing.T, s *servers.Servers, binary, program string) *terminal {
 	t.Helper()
 	dir := t.TempDir()
@@ -132,7 +136,8 @@ func openTerminal(t *testing.T, s *servers.Servers, binary, program string) *ter
 	cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "PATH="+filepath.Join(dir, "bin")+string(os.PathListSeparator)+os.Getenv("PATH"),
-		"TIMERD_NAMESPACES=*", "TIMERD_REDIS_URL="+s.RedisURL, "TIMERD_NATS_URL="+s.NATSURL, "TIMERD_HTTP_ADDR=127.0.0.1:0")
+		"TIMERD_NAMESPACES=*", "TIMERD_REDIS_URL="+s.RedisURL, "TIMERD_NATS_URL="+s.NATSURL,
+		"TIMERD_HTTP_ADDR=127.0.0.1:0")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // with all that it leaves in the background
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	stdin, err := cmd.StdinPipe()
@@ -153,7 +158,7 @@ func openTerminal(t *testing.T, s *servers.Servers, binary, program string) *ter
 				t.Logf("what goes on in the background says\n%s", text)
 			}
 		}
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // all but what has ended
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // fails only after the end
 		cancel()
 		_ = cmd.Wait()
 	})
@@ -161,7 +166,7 @@ func openTerminal(t *testing.T, s *servers.Servers, binary, program string) *ter
 	return x
 }
 
-// run runs a command, and returns what it printed and whether it succeeded.
+// run runs a command, and returns its output and its success.
 func (x *terminal) run(command string) (printed string, ok bool) {
 	x.n++
 	file := filepath.Join(x.dir, strconv.Itoa(x.n)+".out")
@@ -210,7 +215,8 @@ func TestBlocks(t *testing.T) {
 					if printed, ok = x.run(step.command); !ok {
 						t.Fatalf("it failed:\n%s\n%s", step.command, printed)
 					}
-					if matches(printed, step.want) || !looks.MatchString(step.command) || time.Since(began) > patience/8 {
+					if matches(printed, step.want) || !looks.MatchString(step.command) ||
+						time.Since(began) > patience/8 {
 						break
 					}
 				}
@@ -235,8 +241,8 @@ func TestBlocks(t *testing.T) {
 	}
 }
 
-// pageProgram builds the whole program in Go that a page has, and returns where it is; "" for a page without one. TestReadme has that of
-// the README.
+// pageProgram builds the whole program in Go that a page has, and returns where it is; "" for a page without one.
+// TestReadme has that of the README.
 func pageProgram(t *testing.T, page, text string) string {
 	t.Helper()
 	blocks := regexp.MustCompile("(?ms)^```go\n(package main\n.*?\n)```$").FindAllStringSubmatch(text, -1)
@@ -254,7 +260,7 @@ func pageProgram(t *testing.T, page, text string) string {
 	return binary
 }
 
-// Blocks of the pages say what they are, so that none is left out.
+// All blocks of the pages have a language, so that none is left out.
 func TestBlocksHaveALanguage(t *testing.T) {
 	t.Parallel()
 	for _, page := range pages() {
@@ -268,8 +274,10 @@ func TestBlocksHaveALanguage(t *testing.T) {
 			if !fence {
 				continue
 			}
-			if inside = !inside; inside && !slices.Contains([]string{"sh", "console", "go", "js", "python", "json", "yaml", "text"}, language) {
-				t.Errorf("%s:%d: a block of %q: say sh or console for commands, text for what is none", page.path, i+1, language)
+			if inside = !inside; inside && !slices.Contains(
+				[]string{"sh", "console", "go", "js", "python", "json", "yaml", "text"}, language) {
+				t.Errorf("%s:%d: a block of %q: say sh or console for commands, text for others", page.path, i+1,
+					language)
 			}
 		}
 	}

@@ -130,6 +130,33 @@ refused: timerd: the key is not a timer key: want app:module:type:id with four n
 it has fired: fired`)
 }
 
+// php fails the test where there is no PHP with the extension redis.
+func php(t *testing.T) string {
+	t.Helper()
+	out, err := exec.Command("php", "-r", "exit(extension_loaded('redis') ? 0 : 1);").CombinedOutput()
+	if err != nil {
+		t.Fatalf("no PHP with the extension redis, which `make deps` installs: %v\n%s", err, out)
+	}
+	return "php"
+}
+
+func TestPHP(t *testing.T) {
+	program := php(t)
+	s := exampleenv.Servers(t, "")
+	compare(t, output(t, command(t, "php", program, "timers.php", s.RedisURL)), `
+due in half an hour by the clock of Redis: true
+get: {"attempt":1,"payload":"{\"total\":\"99.00\"}","state":"pending"}
+only if there is none: null
+extended: true
+cancel: cancelled then unknown
+bytes: ff00
+cancel: cancelled
+repeating: {"attempt":1,"occurrence":1,"payload":"","repeat":"every 5m0s","state":"pending"}
+cancel: cancelled
+refused: ERR timerd: the key is not a timer key: want app:module:type:id with four non-empty parts
+it has fired: fired`)
+}
+
 // needNode fails the test where there is no Node.js that can run the example.
 func needNode(t *testing.T) {
 	t.Helper()
@@ -146,7 +173,7 @@ func needNode(t *testing.T) {
 	}
 }
 
-// install copies a package, of which names are the files and directories, and installs the packages that it needs.
+// install copies a package, by the names of its files and directories, and installs its dependencies.
 func install(t *testing.T, from string, names ...string) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -168,7 +195,8 @@ func install(t *testing.T, from string, names ...string) (dir string) {
 			t.Fatal(err)
 		}
 	}
-	cmd := command(t, dir, "npm", "ci", "--prefer-offline", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1", "--fetch-timeout=20000")
+	cmd := command(t, dir, "npm", "ci", "--prefer-offline", "--ignore-scripts", "--no-audit", "--no-fund",
+		"--fetch-retries=1", "--fetch-timeout=20000")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("npm ci: %v\n%s", err, out)
@@ -182,17 +210,19 @@ func installExample(t *testing.T) (dir string) {
 	return install(t, "node", "package.json", "package-lock.json", "timers.js")
 }
 
-// addClient packs timerd's own client for Node.js, and adds it to what is installed in a directory.
+// addClient packs timerd's own client for Node.js, and installs it in a directory.
 func addClient(t *testing.T, dir string) {
 	t.Helper()
-	from := install(t, "../clients/typescript", "package.json", "package-lock.json", "tsconfig.json", "README.md", "src")
+	from := install(t, "../clients/typescript", "package.json", "package-lock.json", "tsconfig.json", "README.md",
+		"src")
 	packed := command(t, from, "npm", "pack", "--silent") // builds it first
 	out, err := packed.Output()
 	if err != nil {
 		t.Fatalf("npm pack: %v\n%s", err, out)
 	}
 	lines := strings.Fields(string(out))
-	unpack := command(t, dir, "npm", "install", "--no-save", "--prefer-offline", "--ignore-scripts", "--no-audit", "--no-fund",
+	unpack := command(t, dir, "npm", "install", "--no-save", "--prefer-offline", "--ignore-scripts", "--no-audit",
+		"--no-fund",
 		filepath.Join(from, lines[len(lines)-1]))
 	if out, err := unpack.CombinedOutput(); err != nil {
 		t.Fatalf("npm install: %v\n%s", err, out)
@@ -216,14 +246,16 @@ timer_get: due,<time>,attempt,1,payload,never,state,pending
 timer_set: due at <time>`)
 }
 
-// A handler in Python is the command of timerd consume: an event that succeeds, one that succeeds at its second attempt, and a dead
-// letter. One in a shell answers without ids.
+// Handlers in Python and PHP are the command of timerd consume: an event that succeeds, one that succeeds at its second
+// attempt, and a dead letter. One in a shell answers without ids.
 func TestConsumeWithAnyLanguage(t *testing.T) {
-	program := python(t)
+	program, phpProgram := python(t), php(t)
 	s := exampleenv.Servers(t, "*=100ms")
 	timerd := exampleenv.Timerd(t)
-	for id, payload := range map[string]string{"1": `{"total":5}`, "2": `{"total":5,"flaky":true}`, "3": `{"total":-5}`} {
-		if err := s.Redis.FCall(t.Context(), "timer_set", []string{"shop:order:timeout:" + id}, payload, "PX", 100).Err(); err != nil {
+	for id, payload := range map[string]string{"1": `{"total":5}`, "2": `{"total":5,"flaky":true}`,
+		"3": `{"total":-5}`} {
+		if err := s.Redis.FCall(t.Context(), "timer_set", []string{"shop:order:timeout:" + id}, payload, "PX",
+			100).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -233,11 +265,13 @@ func TestConsumeWithAnyLanguage(t *testing.T) {
 		return cmd
 	}
 	prints(t, consume("python", "--", program, "cancel_order.py"), `^order 2 is cancelled, attempt 2$`)
+	prints(t, consume("php", "--durable", "php", "--", phpProgram, "handler.php"), `^order 2 is cancelled, attempt 2$`)
 	prints(t, consume("shell", "--durable", "shell", "--", "sh", "consume.sh"), `^order 3 is cancelled$`)
 	err := devserver.Until(t.Context(), patience, func() error {
 		letters := command(t, ".", timerd, "dead", "ls")
 		letters.Env = append(os.Environ(), "TIMERD_NATS_URL="+s.NATSURL)
-		if text := strings.Join(output(t, letters), "\n"); !strings.Contains(text, "shop:order:timeout:3") || !strings.Contains(text, "a negative total") {
+		if text := strings.Join(output(t, letters), "\n"); !strings.Contains(text, "shop:order:timeout:3") ||
+			!strings.Contains(text, "a negative total") {
 			return fmt.Errorf("dead letters:\n%s\nwant that of order 3", text)
 		}
 		return nil

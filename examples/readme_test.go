@@ -44,7 +44,7 @@ func prints(t *testing.T, cmd *exec.Cmd, want string) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = write.CloseWithError(cmd.Wait()) // nil: the end of what it says
+		_ = write.CloseWithError(cmd.Wait()) // nil: the end of its output
 	}()
 	t.Cleanup(func() {
 		_ = read.Close()
@@ -59,7 +59,8 @@ func prints(t *testing.T, cmd *exec.Cmd, want string) {
 			return
 		}
 	}
-	t.Errorf("%v ended (%v), want a line that matches %s; it said\n%s", cmd.Args, lines.Err(), want, strings.Join(said, "\n"))
+	t.Errorf("%v ended (%v), want a line that matches %s; it said\n%s", cmd.Args, lines.Err(), want,
+		strings.Join(said, "\n"))
 }
 
 func TestReadme(t *testing.T) {
@@ -89,13 +90,16 @@ func TestReadme(t *testing.T) {
 
 	t.Run("Python", func(t *testing.T) {
 		dir := t.TempDir()
-		if err := os.WriteFile(filepath.Join(dir, "cancel_order.py"), []byte(block(t, "python", s)), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, "cancel_order.py"), []byte(block(t, "python", s)),
+			0o600); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Redis.FCall(t.Context(), "timer_set", []string{"shop:order:timeout:44"}, `{"total":99}`, "PX", 100).Err(); err != nil {
+		if err := s.Redis.FCall(t.Context(), "timer_set", []string{"shop:order:timeout:44"}, `{"total":99}`, "PX",
+			100).Err(); err != nil {
 			t.Fatal(err)
 		}
-		cmd := command(t, dir, exampleenv.Timerd(t), "consume", "shop:order", "--durable", "py", "--", "python3", "cancel_order.py")
+		cmd := command(t, dir, exampleenv.Timerd(t), "consume", "shop:order", "--durable", "py", "--", "python3",
+			"cancel_order.py")
 		cmd.Env = append(os.Environ(), "TIMERD_NATS_URL="+s.NATSURL)
 		prints(t, cmd, `^order 44 99$`)
 	})

@@ -28,8 +28,8 @@ type Key struct {
 	App, Module, Type, ID string
 }
 
-// Parse splits a Redis key into the parts of a timer key. It returns ErrNotTimer for a key that does not have the form,
-// and an error that wraps ErrTooLong, together with the parsed key, for one that has it but is too long.
+// Parse splits a Redis key into the parts of a timer key. It returns ErrNotTimer for a key without the form. For a key
+// with the form that is too long, it returns the parsed key and an error that wraps ErrTooLong.
 func Parse(s string) (Key, error) {
 	app, rest, ok := strings.Cut(s, ":")
 	if !ok || app == "" {
@@ -49,7 +49,8 @@ func Parse(s string) (Key, error) {
 	}
 	for _, part := range [...]struct{ name, value string }{{"app", app}, {"module", module}, {"type", typ}} {
 		if len(part.value) > MaxPartBytes {
-			return k, fmt.Errorf("%w: its %s has %d bytes, at most %d are allowed", ErrTooLong, part.name, len(part.value), MaxPartBytes)
+			return k, fmt.Errorf("%w: its %s has %d bytes, at most %d are allowed", ErrTooLong, part.name,
+				len(part.value), MaxPartBytes)
 		}
 	}
 	return k, nil

@@ -21,7 +21,8 @@ func TestParse(t *testing.T) {
 		want keys.Key
 		err  error
 	}{
-		{in: "app1:trans:notice:1615283234", want: keys.Key{App: "app1", Module: "trans", Type: "notice", ID: "1615283234"}},
+		{in: "app1:trans:notice:1615283234", want: keys.Key{App: "app1", Module: "trans", Type: "notice",
+			ID: "1615283234"}},
 		{in: "a:b:c:d:e::f", want: keys.Key{App: "a", Module: "b", Type: "c", ID: "d:e::f"}},
 		{in: "a:b:c::", want: keys.Key{App: "a", Module: "b", Type: "c", ID: ":"}},
 		{in: "\x00:\xff:\r\n:>", want: keys.Key{App: "\x00", Module: "\xff", Type: "\r\n", ID: ">"}},
@@ -31,9 +32,11 @@ func TestParse(t *testing.T) {
 		{in: ":b:c:d", err: keys.ErrNotTimer},
 		{in: "a::c:d", err: keys.ErrNotTimer},
 		{in: "a:b::d", err: keys.ErrNotTimer},
-		{in: "a:b:c:" + strings.Repeat("d", 1018), want: keys.Key{App: "a", Module: "b", Type: "c", ID: strings.Repeat("d", 1018)}},
+		{in: "a:b:c:" + strings.Repeat("d", 1018), want: keys.Key{App: "a", Module: "b", Type: "c",
+			ID: strings.Repeat("d", 1018)}},
 		{in: "a:b:c:" + strings.Repeat("d", 1019), err: keys.ErrTooLong},
-		{in: strings.Repeat("a", 128) + ":b:c:d", want: keys.Key{App: strings.Repeat("a", 128), Module: "b", Type: "c", ID: "d"}},
+		{in: strings.Repeat("a", 128) + ":b:c:d", want: keys.Key{App: strings.Repeat("a", 128), Module: "b", Type: "c",
+			ID: "d"}},
 		{in: "a:" + strings.Repeat("b", 129) + ":c:d", err: keys.ErrTooLong},
 	} {
 		got, err := keys.Parse(c.in)
@@ -53,7 +56,8 @@ func TestSubject(t *testing.T) {
 	if want := "timers.fired.>"; keys.SubjectAll("timers", keys.Fired) != want {
 		t.Errorf("all subjects %s, want %s", keys.SubjectAll("timers", keys.Fired), want)
 	}
-	for _, bad := range []string{"", "timers.fired.a.b", "timers.fired.a.b.c.d", "timers.retry.a.b.c", "timers.fired.a..c", "timers.fired.a.%2.c", "timers.fired.a.%ZZ.c", "timers.fired.a.é.c"} {
+	for _, bad := range []string{"", "timers.fired.a.b", "timers.fired.a.b.c.d", "timers.retry.a.b.c",
+		"timers.fired.a..c", "timers.fired.a.%2.c", "timers.fired.a.%ZZ.c", "timers.fired.a.é.c"} {
 		if _, _, _, err := keys.ParseSubject(bad, "timers", keys.Fired); err == nil {
 			t.Errorf("ParseSubject(%q) found no fault", bad)
 		}
@@ -123,36 +127,37 @@ func TestParseNamespaces(t *testing.T) {
 	}
 }
 
-// What is around a namespace in files and shells is no part of it, unless it is written %XX.
+// Characters around a namespace in files and shells are no part of it, unless written %XX.
 func TestNamespacesWithTheTextAroundThem(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string][]string{
-		`"shop,pay"`:            {`"\"shop": "\"" stands in no namespace: leave it out (commas divide a list); if keys hold it, write %22shop`, "pay%22"},
-		"'shop'":                {`: "'" stands`, "write %27shop%27"},
+		`"shop,pay"`: {
+			`"\"shop": "\"" is not allowed: leave it out (commas divide a list); if keys have it, write %22shop`, "pay%22"},
+		"'shop'":                {`: "'" is not allowed`, "write %27shop%27"},
 		"`shop`":                {"write %60shop%60"},
-		"[shop, pay]":           {`: "[" stands`, "write %5Bshop", `: "]" stands`, "write pay%5D"},
+		"[shop, pay]":           {`: "[" is not allowed`, "write %5Bshop", `: "]" is not allowed`, "write pay%5D"},
 		`["shop", "pay"]`:       {"write %5B%22shop%22", "write %22pay%22%5D"},
 		"(shop)":                {"write %28shop%29"},
 		"<app>":                 {"write %3Capp%3E"},
-		"shop;pay":              {`: ";" stands`, "write shop%3Bpay"},
+		"shop;pay":              {`: ";" is not allowed`, "write shop%3Bpay"},
 		"shop|pay":              {"write shop%7Cpay"},
-		"shop order":            {": a blank stands", "write shop%20order"},
+		"shop order":            {": a blank is not allowed", "write shop%20order"},
 		"shop:order pay":        {"write shop:order%20pay"},
-		"- shop\n- pay":         {": a blank stands", "write -%20shop%0A-%20pay"},
+		"- shop\n- pay":         {": a blank is not allowed", "write -%20shop%0A-%20pay"},
 		"shop\tpay":             {"the invisible U+0009", "write shop%09pay"},
 		"shop\r\npay":           {"the invisible U+000D", "write shop%0D%0Apay"},
 		"shop\u00a0pay":         {"the invisible U+00A0", "write shop%C2%A0pay"},
 		"\ufeffshop":            {"the invisible U+FEFF", "write %EF%BB%BFshop"},
 		"shop\u200bpay":         {"the invisible U+200B"},
-		"shop，pay":              {`: "，" stands`, "write shop%EF%BC%8Cpay"},
-		"shop：order":            {`: "：" stands`},
-		"“shop”":                {`: "“" stands`, "write %E2%80%9Cshop%E2%80%9D"},
-		"‘shop’":                {`: "‘" stands`},
-		"«shop»":                {`: "«" stands`},
-		"【shop】":                {`: "【" stands`},
-		"NAMESPACES=shop":       {`: "=" stands`, "write NAMESPACES%3Dshop"},
-		"$APP":                  {`: "$" stands`, "write %24APP"},
-		`shop\,pay`:             {`: "\\" stands`},
+		"shop，pay":              {`: "，" is not allowed`, "write shop%EF%BC%8Cpay"},
+		"shop：order":            {`: "：" is not allowed`},
+		"“shop”":                {`: "“" is not allowed`, "write %E2%80%9Cshop%E2%80%9D"},
+		"‘shop’":                {`: "‘" is not allowed`},
+		"«shop»":                {`: "«" is not allowed`},
+		"【shop】":                {`: "【" is not allowed`},
+		"NAMESPACES=shop":       {`: "=" is not allowed`, "write NAMESPACES%3Dshop"},
+		"$APP":                  {`: "$" is not allowed`, "write %24APP"},
+		`shop\,pay`:             {`: "\\" is not allowed`},
 		"ok, shop order, %20ok": {"write shop%20order"},
 	} {
 		set, err := keys.ParseNamespaces(text)
@@ -165,13 +170,14 @@ func TestNamespacesWithTheTextAroundThem(t *testing.T) {
 				t.Errorf("%q: %v, want %s", text, err, one)
 			}
 		}
-		for line := range strings.Lines(err.Error()) { // the form that an error shows is taken for what was written
+		for line := range strings.Lines(err.Error()) { // the form shown by an error parses as the original
 			_, wrong, _ := strings.Cut(line, "namespace ")
 			quoted, _ := strconv.QuotedPrefix(wrong)
 			written, _ := strconv.Unquote(quoted)
 			_, form, _ := strings.Cut(strings.TrimSpace(line), "write ")
 			n, err := keys.ParseNamespace(form)
-			if parts := strings.Join([]string{n.App, n.Module, n.Type}, ":"); err != nil || strings.TrimRight(parts, ":") != written {
+			if parts := strings.Join([]string{n.App, n.Module, n.Type}, ":"); err != nil ||
+				strings.TrimRight(parts, ":") != written {
 				t.Errorf("%s: stands for %q (%v)", line, parts, err)
 			}
 		}
@@ -192,7 +198,10 @@ func TestNamespaceSubject(t *testing.T) {
 func TestIndexKeysAreNobodysTimers(t *testing.T) {
 	t.Parallel()
 	p := keys.Single
-	for _, name := range []string{p.Due(), p.Data(), p.Firing(), p.FiringData(), p.Fired(), p.Retried(), p.Known(), p.Aside(), p.Refused(), p.Owed(), p.Members(), p.Unable(), p.Silent(), p.Hearing(), p.About(), p.Audits(), p.Calls(), p.Prefix(), keys.CanaryKey(p, "host-1", 1), keys.MarkKey("x"), keys.Installation, keys.InstallationProbe("x")} {
+	for _, name := range []string{p.Due(), p.Data(), p.Firing(), p.FiringData(), p.Fired(), p.Retried(), p.Known(),
+		p.Aside(), p.Refused(), p.Owed(), p.Members(), p.Unable(), p.Silent(), p.Hearing(), p.About(), p.Audits(),
+		p.Calls(), p.Prefix(), keys.CanaryKey(p, "host-1", 1), keys.MarkKey("x"), keys.Installation,
+		keys.InstallationProbe("x")} {
 		if strings.Count(name, ":") != 2 {
 			t.Errorf("%s has %d colons: a namespace pattern would deliver its events", name, strings.Count(name, ":"))
 		}
@@ -217,7 +226,7 @@ func TestKeyspaceNames(t *testing.T) {
 	}
 }
 
-// What is malformed in a message ends it, and what came before counts.
+// A malformed part ends a message, and the parts before it count.
 func TestParseNext(t *testing.T) {
 	t.Parallel()
 	for message, want := range map[string]string{
@@ -239,7 +248,7 @@ func TestParseNext(t *testing.T) {
 	}
 }
 
-// Partitions are kept for as long as something is due there, but not what told of them, however long that is.
+// Partitions are kept as long as something is due there, but not their messages, which may be long.
 func TestPartitionsKeepNoMessage(t *testing.T) {
 	t.Parallel()
 	message := "1700 1800 0 " + strings.Repeat("x", 1000)
@@ -324,8 +333,8 @@ func FuzzEventIDsDiffer(f *testing.F) {
 	})
 }
 
-// No two namespaces of Apart overlap, and they cover what they are made of, whatever its order.
-func TestApart(t *testing.T) {
+// No two namespaces of Apart overlap, and they cover their sources, in any order.
+func TestApartNamespacesDoNotOverlap(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		"a:b:c,a:b,a":            "a",
@@ -377,9 +386,11 @@ func TestApart(t *testing.T) {
 func TestParseFilter(t *testing.T) {
 	t.Parallel()
 	for subject, want := range map[string]string{
-		"timers.fired.>": "*", "timers.fired.*.*.*": "*", "timers.fired.shop.>": "shop", "timers.fired.shop.order.*": "shop:order",
+		"timers.fired.>": "*", "timers.fired.*.*.*": "*", "timers.fired.shop.>": "shop",
+		"timers.fired.shop.order.*": "shop:order",
 		"timers.fired.shop.*.a%2Eb": "shop:*:a.b",
-		"timers.fired.shop":         "", "timers.fired.shop.order": "", "timers.fired.a.b.c.d": "", "timers.fired.a..c": "", "timers.fired.a.b.%2": "",
+		"timers.fired.shop":         "", "timers.fired.shop.order": "", "timers.fired.a.b.c.d": "",
+		"timers.fired.a..c": "", "timers.fired.a.b.%2": "",
 		"timers.dead.shop.>": "", "timers.fired": "", "": "",
 	} {
 		n, ok := keys.ParseFilter(subject, "timers", keys.Fired)
@@ -389,7 +400,7 @@ func TestParseFilter(t *testing.T) {
 	}
 }
 
-// Version 85ce861 wrote quotes, brackets and the like as they are; what it stored stays what it was.
+// Version 85ce861 wrote quotes, brackets and the like as they are; its stored values stay valid.
 func TestReadNamespace(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]keys.Namespace{

@@ -8,10 +8,10 @@ const (
 	DefaultStream = "TIMERS"
 )
 
-// InstallationMetadata is the metadata key of a stream that holds the identity of its installation.
+// InstallationMetadata is the metadata key of a stream for the identity of its installation.
 const InstallationMetadata = "timerd-installation"
 
-// DeliverDurable begins the names of the durable consumers by which timerd deliver gets its events, one for each group; see
+// DeliverDurable begins the names of the durable consumers of timerd deliver, one for each group; see
 // [DeliverConsumer].
 const DeliverDurable = "timerd-deliver"
 
@@ -49,7 +49,7 @@ func (n Names) DeadStream() string { return n.FiredStream() + "_DEAD" }
 // DeliveryStream returns the name of the stream of results of calls of HTTP endpoints: <stream>_DELIVERY.
 func (n Names) DeliveryStream() string { return n.FiredStream() + "_DELIVERY" }
 
-// StateStream returns the name of the stream of what an installation stores about itself: <stream>_STATE.
+// StateStream returns the name of the stream of an installation's own data: <stream>_STATE.
 func (n Names) StateStream() string { return n.FiredStream() + "_STATE" }
 
 // Subject returns the subject of k's events of the given kind.

@@ -18,20 +18,21 @@ type Namespace struct {
 	App, Module, Type string
 }
 
-// reserved are the ASCII characters that mean something where namespaces are written, or around them: in lists, shells,
-// YAML and files of variables. A namespace has them as %XX alone.
+// reserved are the ASCII characters with a meaning in or around written namespaces: in lists, shells, YAML and files of
+// variables. A namespace has them only as %XX.
 const reserved = "%*,;=|\"'`()[]<>\\$"
 
-// isStray reports whether a character got into a namespace with the text around it: quotes, brackets, separators, blanks
-// and marks that nobody sees. Braces are none: they make a cluster's hash tags.
+// isStray reports whether a character slipped into a namespace from the text around it: quotes, brackets, separators,
+// blanks and invisible marks. Braces do not count: they make a cluster's hash tags.
 func isStray(r rune) bool {
 	return strings.ContainsRune(reserved, r) && r != '%' && r != '*' ||
-		unicode.In(r, unicode.Z, unicode.Cc, unicode.Cf, unicode.Pi, unicode.Pf, unicode.Ps, unicode.Pe) && r != '{' && r != '}' ||
+		unicode.In(r, unicode.Z, unicode.Cc, unicode.Cf, unicode.Pi, unicode.Pf, unicode.Ps, unicode.Pe) && r != '{' &&
+			r != '}' ||
 		strings.ContainsRune("，、；：＝＊｜＂＇", r) // of keyboards that write Chinese or Japanese
 }
 
-// ParseNamespace reads app[:module[:type]]; * or a part left out stands for any. Any byte can be written %XX, and quotes,
-// brackets, separators and white space must be. An error of these shows the namespace with them written so.
+// ParseNamespace reads app[:module[:type]]; * or a part left out stands for any. Any byte can be written %XX, and
+// quotes, brackets, separators and white space must be. An error about these shows the namespace with them encoded.
 func ParseNamespace(s string) (Namespace, error) {
 	n, err := ReadNamespace(s)
 	if err != nil {
@@ -39,13 +40,15 @@ func ParseNamespace(s string) (Namespace, error) {
 	}
 	if i := strings.IndexFunc(s, isStray); i >= 0 {
 		r, _ := utf8.DecodeRuneInString(s[i:])
-		return Namespace{}, fmt.Errorf("namespace %q: %s stands in no namespace: leave it out (commas divide a list); if keys hold it, write %s", s, nameOf(r), n)
+		return Namespace{}, fmt.Errorf(
+			"namespace %q: %s is not allowed: leave it out (commas divide a list); if keys have it, write %s",
+			s, nameOf(r), n)
 	}
 	return n, nil
 }
 
-// ReadNamespace reads what String has written and was stored. Earlier versions left quotes, brackets and the like as
-// they are, so it takes these.
+// ReadNamespace reads a stored text that String has returned. Earlier versions did not encode quotes, brackets and the
+// like, so it accepts these.
 func ReadNamespace(s string) (Namespace, error) {
 	parts := strings.Split(s, ":")
 	if len(parts) > 3 {
@@ -60,7 +63,8 @@ func ReadNamespace(s string) (Namespace, error) {
 			return Namespace{}, fmt.Errorf("namespace %q: part %d is empty; write * for any", s, i+1)
 		}
 		if strings.Contains(part, "*") {
-			return Namespace{}, fmt.Errorf("namespace %q: * stands for a whole part, not within one (write %%2A for a literal star)", s)
+			return Namespace{}, fmt.Errorf(
+				"namespace %q: * stands for a whole part, not within one (write %%2A for a literal star)", s)
 		}
 		decoded, err := DecodeText(part)
 		if err != nil {
@@ -70,14 +74,15 @@ func ReadNamespace(s string) (Namespace, error) {
 			return Namespace{}, fmt.Errorf("namespace %q: part %d holds a colon, which no key can match", s, i+1)
 		}
 		if len(decoded) > MaxPartBytes {
-			return Namespace{}, fmt.Errorf("namespace %q: part %d has %d bytes, at most %d are allowed", s, i+1, len(decoded), MaxPartBytes)
+			return Namespace{}, fmt.Errorf("namespace %q: part %d has %d bytes, at most %d are allowed", s, i+1,
+				len(decoded), MaxPartBytes)
 		}
 		fields[i] = decoded
 	}
 	return Namespace{App: fields[0], Module: fields[1], Type: fields[2]}, nil
 }
 
-// nameOf returns a character as an error shows it: with its name where nobody would see it.
+// nameOf returns a character for an error: an invisible one by its name.
 func nameOf(r rune) string {
 	switch {
 	case r == ' ':
@@ -114,19 +119,19 @@ func (n Namespace) String() string {
 	return strings.Join(parts, ":")
 }
 
-// Match tells whether k lies in the namespace.
+// Match reports whether k is in the namespace.
 func (n Namespace) Match(k Key) bool {
 	return (n.App == "" || n.App == k.App) &&
 		(n.Module == "" || n.Module == k.Module) &&
 		(n.Type == "" || n.Type == k.Type)
 }
 
-// Covers tells whether every key in m is in n too.
+// Covers reports whether every key in m is in n too.
 func (n Namespace) Covers(m Namespace) bool {
 	return n.Match(Key{App: m.App, Module: m.Module, Type: m.Type})
 }
 
-// Overlap returns the namespace of the keys that are both in n and in m. ok is false if there are none.
+// Overlap returns the namespace of the keys in both n and m. ok is false if there are none.
 func (n Namespace) Overlap(m Namespace) (both Namespace, ok bool) {
 	parts := func(n *Namespace) [3]*string { return [3]*string{&n.App, &n.Module, &n.Type} }
 	both = n
@@ -185,8 +190,8 @@ func (n Namespace) Subject(prefix, kind string) string {
 	return strings.Join(tokens, ".")
 }
 
-// ParseFilter returns the namespace of the events of a kind that a subject, perhaps with wildcards, matches. It is the inverse of
-// Namespace.Subject, and takes a > at the end too. It tells whether the subject is such a one.
+// ParseFilter returns the namespace of a subject for events of a kind, perhaps with wildcards. It is the inverse of
+// Namespace.Subject, and accepts a > at the end too. ok is false for any other subject.
 func ParseFilter(subject, prefix, kind string) (n Namespace, ok bool) {
 	rest, ok := strings.CutPrefix(subject, prefix+"."+kind+".")
 	tokens := strings.Split(rest, ".")
@@ -211,7 +216,7 @@ func ParseFilter(subject, prefix, kind string) (n Namespace, ok bool) {
 const maxDurableName = 255
 
 // Durable returns the name of the durable consumer of the namespace's events: prefix and the parts, such as
-// timerd~shop~order for shop:order. No two namespaces have the same.
+// timerd~shop~order for shop:order. It is unique.
 func (n Namespace) Durable(prefix string) string {
 	name := prefix
 	for _, part := range [...]string{n.App, n.Module, n.Type} {
@@ -228,7 +233,7 @@ func (n Namespace) Durable(prefix string) string {
 type Namespaces []Namespace
 
 // ParseNamespaces reads a comma-separated list of namespaces, and reports every fault in it. The list must not be
-// empty. Namespaces that another one of the list covers are left out of the result.
+// empty. Namespaces covered by another one of the list are left out of the result.
 func ParseNamespaces(s string) (Namespaces, error) {
 	var all Namespaces
 	var faults []error
@@ -248,7 +253,8 @@ func ParseNamespaces(s string) (Namespaces, error) {
 		return nil, errors.Join(faults...)
 	}
 	if len(all) == 0 {
-		return nil, errors.New("no namespace given: want a comma-separated list of app[:module[:type]], or * for every four-part key")
+		return nil, errors.New(
+			"no namespace given: want a comma-separated list of app[:module[:type]], or * for every four-part key")
 	}
 	var set Namespaces
 	for i, n := range all {
@@ -280,26 +286,26 @@ func (ns Namespaces) Apart() Namespaces {
 	return apart
 }
 
-// Match tells whether k lies in one of the namespaces.
+// Match reports whether k is in one of the namespaces.
 func (ns Namespaces) Match(k Key) bool {
 	return ns.Find(k) >= 0
 }
 
-// Other stands for the timers of all other namespaces where timers are counted by namespace.
+// Other stands for the timers of all other namespaces in counts by namespace.
 const Other = "other"
 
-// maxCounted is by how many namespaces timers are counted: a metric has a series for each.
+// maxCounted limits the namespaces of counts: a metric has a series for each.
 const maxCounted = 50
 
-// Counted returns the namespaces by which timers are counted: the first 50 of the set.
+// Counted returns the namespaces for counts: the first 50 of the set.
 func (ns Namespaces) Counted() Namespaces { return ns[:min(len(ns), maxCounted)] }
 
-// Find returns the index of the first namespace that k lies in, or -1 if it lies in none.
+// Find returns the index of the first namespace with k, or -1 if there is none.
 func (ns Namespaces) Find(k Key) int {
 	return slices.IndexFunc(ns, func(n Namespace) bool { return n.Match(k) })
 }
 
-// Cover tells whether every key of n lies in one of the namespaces.
+// Cover reports whether every key of n is in one of the namespaces.
 func (ns Namespaces) Cover(n Namespace) bool {
 	return slices.ContainsFunc(ns, func(m Namespace) bool { return m.Covers(n) })
 }

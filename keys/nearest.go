@@ -5,16 +5,19 @@ import (
 	"strings"
 )
 
-// Nearest returns the known name that was probably meant by name, or "" if none is like it: the first with all its words,
-// which _ or - divide; else the one that the fewest edits make of it, if half of it stays.
+// Nearest returns the known name that is most like name, or "" if none is like it. The first known name with all words
+// of name, divided by _ or -, is the most like. Otherwise it is the known name with the fewest edits, if half of name
+// stays.
 func Nearest(name string, known []string) string {
 	best, bestEdits := "", max(2, len(name)/2)+1
 	for _, candidate := range known {
-		if words := wordsOf(candidate); !slices.ContainsFunc(wordsOf(name), func(w string) bool { return !slices.Contains(words, w) }) {
+		if words := wordsOf(candidate); !slices.ContainsFunc(wordsOf(name),
+			func(w string) bool { return !slices.Contains(words, w) }) {
 			return candidate
 		}
 		n := edits(name, candidate)
-		likelier := n == bestEdits && best != "" && len(best) != len(name) && len(candidate) == len(name) // letters that changed places
+		// swapped letters
+		likelier := n == bestEdits && best != "" && len(best) != len(name) && len(candidate) == len(name)
 		if n < bestEdits || likelier {
 			best, bestEdits = candidate, n
 		}

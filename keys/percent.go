@@ -13,7 +13,7 @@ const upperHex = "0123456789ABCDEF"
 // form of a key and its parts in the attributes of an event. DecodeText gives the exact bytes back.
 func EncodeText(s string) string {
 	var b strings.Builder
-	written := 0 // bytes of s that b has
+	written := 0 // bytes of s already in b
 	for i := 0; i < len(s); {
 		start := i
 		r, size := utf8.DecodeRuneInString(s[i:])
@@ -40,7 +40,7 @@ func DecodeText(s string) (string, error) {
 	return decodePercent(s, func(c byte) bool { return c != '%' })
 }
 
-// isTextRune tells whether a rune, as utf8.DecodeRuneInString returned it, may stand unencoded in a CloudEvents
+// isTextRune reports whether a rune, as utf8.DecodeRuneInString returned it, may stand unencoded in a CloudEvents
 // attribute: not a C0 or C1 control, not %, not a noncharacter, valid UTF-8.
 func isTextRune(r rune, size int) bool {
 	switch {
@@ -60,7 +60,7 @@ func writePercent(b *strings.Builder, c byte) {
 	b.WriteByte(upperHex[c&15])
 }
 
-// decodePercent turns %XX into bytes and takes the other bytes as they are where plain allows them.
+// decodePercent turns %XX into bytes and keeps the other bytes that plain allows.
 func decodePercent(s string, plain func(byte) bool) (string, error) {
 	var b strings.Builder
 	b.Grow(len(s))

@@ -2,7 +2,7 @@ package keys
 
 import "strings"
 
-// Slots is how many hash slots a Redis Cluster has.
+// Slots is the number of hash slots in a Redis Cluster.
 const Slots = 16384
 
 // Slot returns the hash slot of a Redis key: the CRC16 of the text between its first { and the next }, or of the whole

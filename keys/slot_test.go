@@ -2,7 +2,7 @@ package keys
 
 import "testing"
 
-// The slots are those that CLUSTER KEYSLOT of a Redis 7.0.15 returned.
+// The slots are results of CLUSTER KEYSLOT of a Redis 7.0.15.
 func TestSlots(t *testing.T) {
 	t.Parallel()
 	for key, want := range map[string]int{
@@ -29,7 +29,8 @@ func TestEverySlotHasATagOfItsOwn(t *testing.T) {
 	for slot := range Slots {
 		p := SlotPartition(slot)
 		if p.Slot() != slot || Slot(p.Due()) != slot || Slot(CanaryKey(p, "host-1", 1)) != slot {
-			t.Fatalf("the keys of slot %d hash to %d, %d and %d", slot, p.Slot(), Slot(p.Due()), Slot(CanaryKey(p, "host-1", 1)))
+			t.Fatalf("the keys of slot %d hash to %d, %d and %d", slot, p.Slot(), Slot(p.Due()),
+				Slot(CanaryKey(p, "host-1", 1)))
 		}
 		if other, taken := seen[p]; taken {
 			t.Fatalf("slots %d and %d share the tag %q", slot, other, p)

@@ -12,7 +12,7 @@ const (
 	Dead  = "dead"  // dead letters
 
 	Delivery = "delivery" // results of calls of HTTP endpoints
-	// State is what an installation stores about itself. Its subjects belong to no timer.
+	// State is an installation's own data. Its subjects belong to no timer.
 	State = "state"
 )
 
@@ -31,8 +31,8 @@ func (k Key) Subject(prefix, kind string) string {
 	return b.String()
 }
 
-// ParseSubject is the inverse of Subject: it returns the app, module and type that a subject of the given prefix and
-// kind names.
+// ParseSubject is the inverse of Subject: it returns the app, module and type in a subject of the given prefix and
+// kind.
 func ParseSubject(subject, prefix, kind string) (app, module, typ string, err error) {
 	rest, ok := strings.CutPrefix(subject, prefix+"."+kind+".")
 	tokens := strings.Split(rest, ".")
@@ -63,8 +63,8 @@ func EncodeToken(s string) string {
 	return b.String()
 }
 
-// DecodeToken is the inverse of EncodeToken. It refuses what EncodeToken never writes, so that the mapping is one to
-// one.
+// DecodeToken is the inverse of EncodeToken. It refuses texts that EncodeToken never writes, so that the mapping is one
+// to one.
 func DecodeToken(s string) (string, error) { return decodePercent(s, isTokenByte) }
 
 func writeToken(b *strings.Builder, s string) {

@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// MaxFollowed bounds the followed apps outside the namespaces. Each needs a pattern, which Redis compares with
+	// MaxFollowed limits the followed apps outside the namespaces. Each needs a pattern, which Redis compares with
 	// every event of every client, at some 50 ns each.
 	MaxFollowed = 16
-	// maxKnown bounds the remembered apps. Any more count as schedule.OtherApps.
+	// maxKnown limits the remembered apps. Further ones count as schedule.OtherApps.
 	maxKnown = 20_000
 )
 
@@ -27,9 +27,9 @@ type Directory interface {
 	ClaimedChannel() string       // the channel of claim messages; it changes with a master's slots
 }
 
-// apps knows the apps outside the namespaces in which timers were set. It follows the keys of the longest known ones,
-// up to MaxFollowed. For the others it uses expired events alone, which need no pattern. Its methods may be called
-// concurrently.
+// apps knows the apps outside the namespaces in which timers were set. It follows the keys of up to MaxFollowed apps,
+// those known for longest. From the others it receives expired events only, which need no pattern. Its methods may be
+// called concurrently.
 type apps struct {
 	node       Directory
 	db         int
@@ -45,6 +45,7 @@ type apps struct {
 	asked    []request // unanswered requests; Redis answers in this order
 	refused  bool      // Redis refused a pattern in this session
 	read     bool      // the known apps were read in this session
+	begun    bool      // known has the apps followed in the last session, or all apps
 }
 
 type app struct {
@@ -73,7 +74,7 @@ func (a *apps) announce(ctx context.Context, name string) error {
 }
 
 // begin follows the apps of the previous session, so that changes of their keys are noticed from here on. The first
-// session has to read them.
+// session has to read the apps.
 func (a *apps) begin(ctx context.Context) error {
 	if a.reported.followed == nil {
 		return a.refresh(ctx)
@@ -85,11 +86,13 @@ func (a *apps) begin(ctx context.Context) error {
 			return err
 		}
 	}
+	a.begun = true
+	a.report()
 	return nil
 }
 
-// refresh reads the known apps, in hundreds of calls from a master of a cluster. It stops following forgotten apps, and
-// follows others instead.
+// refresh reads the known apps, in hundreds of calls if a master of a cluster has them. It stops following forgotten
+// apps, and follows others instead.
 func (a *apps) refresh(ctx context.Context) error {
 	a.mu.Lock()
 	for _, known := range a.known {
@@ -102,7 +105,7 @@ func (a *apps) refresh(ctx context.Context) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.read = true
+	a.read, a.begun = true, true
 	there := make(map[string]bool, len(names))
 	for _, name := range names {
 		there[name] = true
@@ -127,7 +130,7 @@ func (a *apps) refresh(ctx context.Context) error {
 	return nil
 }
 
-// add notes an app, and follows it if there is room. a.mu is held.
+// add adds an app, and follows it if there is room. a.mu is held.
 func (a *apps) add(ctx context.Context, name string, announced bool) error {
 	pattern, covered := a.pattern(name)
 	if covered {
@@ -165,7 +168,7 @@ func (a *apps) unfollow(ctx context.Context, name string) error {
 	return nil
 }
 
-// confirm takes a confirmation of the server. It returns false for an answer to no request of apps.
+// confirm takes a confirmation of the server. It returns false if no request of apps awaits it.
 func (a *apps) confirm(m *redis.Subscription) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -192,36 +195,44 @@ func (a *apps) refuse(err error) bool {
 	}
 	if !a.refused {
 		a.refused = true
-		a.log.Warn("cannot follow the keys of timers outside the namespaces, so DEL and EXPIRE on them go unnoticed until an"+
-			" audit; allow the user this channel, and those of other such apps", "err", err, "channel", asked.pattern)
+		a.log.Warn(
+			"cannot follow the keys of timers outside the namespaces, so DEL and EXPIRE on them go unnoticed until an"+
+				" audit; allow the user this channel, and the channels of the other apps",
+			"err", err, "channel", asked.pattern)
 	}
 	a.report()
 	return true
 }
 
-// report notes the followed apps, and reports whether there are others, if that has changed. a.mu is held.
+// report stores the followed apps. It also reports to Coverage, after a change, whether there are apps that are not
+// followed. a.mu is held. Before the end of begin the session knows only some apps, so report does nothing: the next
+// session begins with the same apps.
 func (a *apps) report() {
+	if !a.begun {
+		return
+	}
 	a.reported.followed = make([]string, 0, a.followed)
 	for name, known := range a.known {
 		if known.followed {
 			a.reported.followed = append(a.reported.followed, name)
 		}
 	}
-	beyond := len(a.known) > a.followed
+	beyond := len(a.known) > a.followed || !a.read && a.reported.beyond // further apps are not read yet
 	if beyond == a.reported.beyond {
 		return
 	}
 	a.reported.beyond = beyond
 	if beyond && !a.refused {
-		a.log.Warn("timers are set in more apps outside the namespaces than are followed, so DEL and EXPIRE on their keys go"+
-			" unnoticed until an audit; name the apps that matter in TIMERD_NAMESPACES",
+		a.log.Warn(
+			"timers are set in more apps outside the namespaces than are followed, so DEL and EXPIRE on their keys go"+
+				" unnoticed until an audit; name the apps that matter in TIMERD_NAMESPACES",
 			"apps", len(a.known), "followed", a.followed)
 	}
 	a.coverage.SetBeyond(beyond)
 }
 
 // takes reports whether a hint of a key outside the namespaces may be about a timer in the schedule. Before the known
-// apps are read, each expired event may be: others already rely on these events.
+// apps are read, every expired event may be, because other timerds already rely on this session.
 func (a *apps) takes(name string, kind schedule.HintKind) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -71,7 +71,8 @@ func TestFollowsFewAppsOutsideTheNamespaces(t *testing.T) {
 	for i := range 40 {
 		set(i, 3_600_000)
 	}
-	r.eventually("that there are apps beyond those that are followed", func() bool { return slices.Equal(r.beyond, []bool{true}) })
+	r.eventually("that there are apps beyond the followed ones",
+		func() bool { return slices.Equal(r.beyond, []bool{true}) })
 	r.patterns(16 + 1)
 	rdb.Del(t.Context(), key(15), key(16))
 	r.indexed(key(15), false)
@@ -94,14 +95,16 @@ func TestFollowsFewAppsOutsideTheNamespaces(t *testing.T) {
 	r.patterns(16 + 1)
 	testenv.Eventually(t, bound, func() bool {
 		rdb.Expire(t.Context(), key(23), 2*time.Hour)
-		return int64(rdb.ZScore(t.Context(), keys.Single.Due(), key(23)).Val()) > time.Now().Add(90*time.Minute).UnixMilli()
+		return int64(rdb.ZScore(t.Context(), keys.Single.Due(),
+			key(23)).Val()) > time.Now().Add(90*time.Minute).UnixMilli()
 	}, "app23 to be followed")
 	for i := 8; i < 30; i++ {
 		rdb.ZRem(t.Context(), keys.Single.Known(), fmt.Sprint("app", i))
 	}
 	r.audited <- struct{}{}
 	r.patterns(10 + 1)
-	r.eventually("that there are no apps beyond those that are followed", func() bool { return slices.Equal(r.beyond, []bool{true, false}) })
+	r.eventually("that there are no apps beyond the followed ones",
+		func() bool { return slices.Equal(r.beyond, []bool{true, false}) })
 	set(3, 3_600_000)
 	r.patterns(11 + 1)
 	rdb.Del(t.Context(), key(3))

@@ -10,38 +10,34 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// maxHints bounds the waiting hints: some seconds' worth at full speed, and a few hundred MB with the longest keys.
-// Beyond it an audit is cheaper.
+// maxHints limits the waiting hints: some seconds' worth at full speed, and a few hundred MB with the longest keys.
+// Beyond this number an audit costs less.
 const maxHints = 500_000
 
-// linger is how long expired events wait for others to be taken in with them, and longestLinger for how long they do
-// while timers are being fired as fast as possible. Nearly all are of timers that have been claimed by then, and need
-// nothing more; before, each would have to be noted in the schedule. Those of timers that the schedule has due wait for
-// their claim. Every askAgain the schedule is asked whether it has them still: an event must not become so old that it
-// proves nothing, or that nothing explains it any more.
 const (
-	// linger is the time for which expired events wait for others, and longestLinger the longest one while timers are
-	// fired as fast as possible. By then nearly all are explained by a claim; earlier, the schedule would have to
-	// note each. The schedule leaves expired events of timers that are due in the buffer, to wait for the claim. It
-	// is asked about them again every askAgain: an event must not grow so old that it proves nothing, or that nothing
-	// explains it any more.
+	// linger is the time for which expired events wait for further ones. longestLinger is the longest such time while
+	// timers are fired as fast as possible. By then a claim has explained nearly all of the events; earlier, the
+	// schedule would have to note each event. If a timer is due and not claimed, the schedule leaves its expired event
+	// in the buffer, to wait for the claim. Every askAgain the schedule is asked about such events again: an event must
+	// not grow so old that it proves nothing, or that nothing explains it any more.
 	linger        = 10 * time.Millisecond
 	longestLinger = 500 * time.Millisecond
 	askAgain      = 1500 * time.Millisecond
 )
 
 const (
-	// maxAwaiting bounds the expired events that wait for a claim: some 40 MB of keys of usual length.
+	// maxAwaiting limits the expired events that wait for a claim: some 40 MB of keys of usual length.
 	maxAwaiting = 200_000
-	// maxReleased bounds how many of them become urgent at once after a backlog, so that they do not delay newer hints.
+	// maxReleased limits the awaiting events that become urgent at once after a backlog, so that they do not delay
+	// newer hints.
 	maxReleased = 4096
 	// deferredPause is the pause before the next try of hints whose slots were moving.
 	deferredPause = 100 * time.Millisecond
-	// noEnd is a pause that only an event ends.
+	// noEnd is a pause without an end of its own; an event ends it.
 	noEnd = time.Hour
 )
 
-// state is the event that a hint in the buffer waits for. A collected hint has none: either the schedule takes it in,
+// state says on what a hint in the buffer waits. A collected hint has no state: either the schedule takes it in,
 // or the buffer takes it back.
 //
 //	verb                     | from              | to
@@ -58,16 +54,17 @@ const (
 type state int
 
 const (
-	urgent     state = iota // nothing
-	coalescing              // others: expired events, no older than the urgent hints of the same keys
-	awaiting                // the claims of their timers, which the schedule had due: expired events
-	deferred                // the end of a slot's move, or older hints of the same key
+	urgent     state = iota // waits for nothing
+	coalescing              // an expired event waits for others; it is no older than the urgent hints of its key
+	awaiting                // an expired event of a due timer waits for the claim
+	deferred                // waits for the end of a slot's move, or for older hints of its key
 	states
 )
 
-// buffer holds hints between the reader, which must never wait because Redis would cut it off, and the schedule. It
-// keeps one of several consecutive hints of one kind for a key: a hint only causes a read of the key, which shows the
-// result of all changes. Hints of one key keep their order. It must not be copied.
+// buffer holds hints between the reader and the schedule: the reader must never wait, because Redis would cut it off.
+// The buffer keeps one of several consecutive hints of one kind for a key. That is enough, because a hint only causes a
+// read of the key, which shows the result of all changes. Hints of one key keep their order. A buffer must not be
+// copied.
 type buffer struct {
 	busy   func() bool // reports whether timers are being fired as fast as possible
 	signal chan struct{}
@@ -76,11 +73,11 @@ type buffer struct {
 
 	mu      sync.Mutex
 	in      [states]hintList
-	asked   map[string]bool // key of a collected hint that may come back -> whether another one of the key came since
+	asked   map[string]bool // by key of a collected hint that may come back: a newer hint of the key has come
 	resting bool            // all collected hints have been taken in
 	news    bool            // hints have come since wait was last woken
 
-	deferredSince time.Time // since when there have been deferred hints
+	deferredSince time.Time // arrival of the first deferred hint; zero without one
 	retryAt       time.Time // of their next try
 }
 
@@ -109,8 +106,8 @@ func (b *buffer) size() (n int) {
 	return n
 }
 
-// hear adds a hint of a change that happened at heard or later, unless the key has the same hint already. Without room
-// it drops all hints, and fits is false.
+// hear adds a hint of a change that happened at heard or later, unless the key's last hint is of the same kind. Without
+// room it drops all hints, and fits is false.
 func (b *buffer) hear(h schedule.Hint, heard time.Time) (added, fits bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -131,18 +128,18 @@ func (b *buffer) hear(h schedule.Hint, heard time.Time) (added, fits bool) {
 		if b.in[urgent].kind(h.Key) == h.Kind {
 			return false, true
 		}
-		b.in[urgent].add(h, heard)
+		b.in[urgent].add(heardHint{h, heard})
 		b.news = true
 	case waits || b.in[urgent].kind(h.Key) == h.Kind:
 		return false, true
 	default:
-		b.in[coalescing].add(h, heard)
+		b.in[coalescing].add(heardHint{h, heard})
 		b.news = b.news || len(b.in[coalescing].hints) == 1
 	}
 	return true, true
 }
 
-// explain drops the hints of keys whose timers were claimed after them: the claim has read the keys.
+// explain drops the hints of keys whose timers were claimed after the hints: the claim has read the keys.
 func (b *buffer) explain(claimed []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -166,7 +163,7 @@ func (b *buffer) retract(key string) {
 // urge makes a key's last hint urgent if it awaits a claim. b.mu is held.
 func (b *buffer) urge(key string) {
 	if at, ok := b.in[awaiting].last[key]; ok {
-		b.in[urgent].add(b.in[awaiting].hints[at], b.in[awaiting].heard)
+		b.in[urgent].add(b.in[awaiting].hints[at])
 		b.in[awaiting].dropLast(key)
 	}
 }
@@ -190,13 +187,13 @@ func (b *buffer) release() {
 // join makes all hints of a state urgent. b.mu is held.
 func (b *buffer) join(s state) {
 	for _, h := range b.in[s].all() {
-		b.in[urgent].add(h, b.in[s].heard)
+		b.in[urgent].add(h)
 	}
 	b.in[s].clear()
 }
 
-// ask makes all hints of a state urgent. The schedule gives the expired events back whose timers it has due: see await.
-// b.mu is held.
+// ask makes all hints of a state urgent. For expired events of due timers, the schedule may return the event; see
+// await. b.mu is held.
 func (b *buffer) ask(s state) {
 	if b.asked == nil {
 		b.asked = make(map[string]bool, len(b.in[s].last))
@@ -210,7 +207,7 @@ func (b *buffer) ask(s state) {
 	b.join(s)
 }
 
-// flush makes all coalescing and awaiting hints urgent, and lets no collected one await a claim.
+// flush makes all coalescing and awaiting hints urgent. Collected hints do not wait for a claim either.
 func (b *buffer) flush() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -222,15 +219,15 @@ func (b *buffer) flush() {
 	b.wake()
 }
 
-// collect takes out the urgent hints. heard is a lower bound of their times. If there are none, pause is the time to
-// wait for more.
-func (b *buffer) collect() (hints []schedule.Hint, heard time.Time, pause time.Duration) {
+// collect removes and returns the urgent hints. If there are none, pause is the time to wait for further ones.
+func (b *buffer) collect() (hints []heardHint, pause time.Duration) {
 	busy := b.busy()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.asked = nil
 	pause = noEnd
-	full := len(b.in[awaiting].hints) >= b.mostAwaiting // also if all of them are asked about now, and come back
+	// counted before these are asked about: all of them may come back
+	full := len(b.in[awaiting].hints) >= b.mostAwaiting
 	if len(b.in[awaiting].hints) > 0 {
 		if !busy {
 			b.release()
@@ -253,16 +250,16 @@ func (b *buffer) collect() (hints []schedule.Hint, heard time.Time, pause time.D
 		}
 	}
 	if len(b.in[urgent].hints) == 0 {
-		return nil, time.Time{}, pause
+		return nil, pause
 	}
-	hints, heard = b.in[urgent].all(), b.in[urgent].heard
+	hints = b.in[urgent].all()
 	b.in[urgent].clear()
 	b.resting = false
-	return hints, heard, pause
+	return hints, pause
 }
 
-// await takes back expired events of timers that the schedule had due at a time, to wait for their claims. It returns
-// the events of keys with a newer hint.
+// await takes back expired events of timers that were due, and not claimed, at a time. They wait for the claims. It
+// returns the events whose keys have a newer hint.
 func (b *buffer) await(due []schedule.Hint, at time.Time) (overtaken []schedule.Hint) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -271,7 +268,7 @@ func (b *buffer) await(due []schedule.Hint, at time.Time) (overtaken []schedule.
 		case more:
 			overtaken = append(overtaken, h)
 		case out:
-			b.in[awaiting].add(h, at)
+			b.in[awaiting].add(heardHint{h, at})
 		}
 		delete(b.asked, h.Key)
 	}
@@ -289,7 +286,7 @@ func (b *buffer) putOff(hints []schedule.Hint, heard time.Time) bool {
 	}
 	b.retryAt = now.Add(deferredPause)
 	for _, h := range hints {
-		b.in[deferred].add(h, heard)
+		b.in[deferred].add(heardHint{h, heard})
 	}
 	if len(b.in[deferred].hints) > b.most {
 		b.in[deferred].clear()
@@ -298,7 +295,7 @@ func (b *buffer) putOff(hints []schedule.Hint, heard time.Time) bool {
 	return true
 }
 
-// holdBack takes back the hints whose keys have deferred ones, and returns the others. heard is a lower bound of their
+// holdBack takes back the hints of keys with deferred hints, and returns the others. heard is a lower bound of their
 // times.
 func (b *buffer) holdBack(hints []schedule.Hint, heard time.Time) []schedule.Hint {
 	b.mu.Lock()
@@ -311,21 +308,21 @@ func (b *buffer) holdBack(hints []schedule.Hint, heard time.Time) []schedule.Hin
 		if older.kind(h.Key) == 0 {
 			return false
 		}
-		older.add(h, heard)
+		older.add(heardHint{h, heard})
 		return true
 	})
 }
 
-// retry takes out the deferred hints. heard is a lower bound of their times.
-func (b *buffer) retry() (hints []schedule.Hint, heard time.Time) {
+// retry takes out the deferred hints.
+func (b *buffer) retry() (hints []heardHint) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	hints, heard = b.in[deferred].hints, b.in[deferred].heard
+	hints = b.in[deferred].hints
 	for i := range hints {
 		hints[i].Held = time.Since(b.deferredSince)
 	}
 	b.in[deferred].clear()
-	return hints, heard
+	return hints
 }
 
 // untilRetry returns the time until the next try of the deferred hints.
@@ -338,14 +335,14 @@ func (b *buffer) untilRetry() time.Duration {
 	return time.Until(b.retryAt)
 }
 
-// idle reports whether all hints have been taken in.
+// idle reports whether all hints are in the schedule.
 func (b *buffer) idle() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.resting && b.size() == 0
 }
 
-// rest notes that all collected hints have been taken in or back.
+// rest notes that all collected hints are in the schedule or back in the buffer.
 func (b *buffer) rest() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -354,9 +351,9 @@ func (b *buffer) rest() {
 	}
 }
 
-// wait returns the urgent hints, or the deferred ones once it is their time, as soon as there are some, with a lower
-// bound of their times; nil when ctx ends. The hints that it returned before have been taken in or back.
-func (b *buffer) wait(ctx context.Context) ([]schedule.Hint, time.Time) {
+// wait returns the urgent hints, or the deferred ones once it is their time. It waits until there are some, and returns
+// nil when ctx ends. The caller must have passed on, or given back, the hints of the last call.
+func (b *buffer) wait(ctx context.Context) []heardHint {
 	b.rest()
 	timer := time.NewTimer(noEnd)
 	defer timer.Stop()
@@ -365,9 +362,9 @@ func (b *buffer) wait(ctx context.Context) ([]schedule.Hint, time.Time) {
 		if left <= 0 {
 			return b.retry()
 		}
-		hints, heard, pause := b.collect()
+		hints, pause := b.collect()
 		if len(hints) > 0 || ctx.Err() != nil {
-			return hints, heard
+			return hints
 		}
 		timer.Reset(min(pause, left))
 		select {
@@ -378,8 +375,8 @@ func (b *buffer) wait(ctx context.Context) ([]schedule.Hint, time.Time) {
 	}
 }
 
-// caughtUp wakes wait if hints have come. Call it before each read: the message after an event may make its hint
-// needless.
+// caughtUp wakes wait if hints have come. Call it before each read from the connection, and not earlier: the next
+// message may make a hint needless.
 func (b *buffer) caughtUp() {
 	b.mu.Lock()
 	news := b.news && b.size() > 0

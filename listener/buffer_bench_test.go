@@ -27,7 +27,7 @@ func BenchmarkHints(b *testing.B) {
 				buf.hear(schedule.Hint{Kind: schedule.Touched, Key: key}, now)
 			}
 			buf.caughtUp()
-			if hints, _, _ := buf.collect(); len(hints) != batch {
+			if hints, _ := buf.collect(); len(hints) != batch {
 				b.Fatal(len(hints))
 			}
 		}
@@ -67,7 +67,10 @@ func BenchmarkHints(b *testing.B) {
 				buf.hear(schedule.Hint{Kind: schedule.Expired, Key: key}, now)
 			}
 			buf.ask(coalescing)
-			hints := buf.in[urgent].all()
+			var hints []schedule.Hint
+			for _, h := range buf.in[urgent].all() {
+				hints = append(hints, h.Hint)
+			}
 			buf.in[urgent].clear()
 			buf.await(hints, now)
 			for _, claimed := range claims {

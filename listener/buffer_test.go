@@ -13,7 +13,8 @@ import (
 )
 
 // kinds are the kinds of hint under the names that these tests use.
-var kinds = map[string]schedule.HintKind{"touched": schedule.Touched, "gone": schedule.Gone, "expired": schedule.Expired}
+var kinds = map[string]schedule.HintKind{"touched": schedule.Touched, "gone": schedule.Gone,
+	"expired": schedule.Expired}
 
 // describe writes a hint as "kind key".
 func describe(h schedule.Hint) string {
@@ -61,10 +62,14 @@ func newBusyBuffer() (b *buffer, busy *atomic.Bool) {
 func (b *buffer) next(t *testing.T) string {
 	t.Helper()
 	began := time.Now()
-	hints, heard := b.wait(t.Context())
+	hints := b.wait(t.Context())
+	heard := time.Now()
 	var said []string
 	for _, h := range hints {
-		said = append(said, describe(h))
+		said = append(said, describe(h.Hint))
+		if h.heard.Before(heard) {
+			heard = h.heard
+		}
 	}
 	return fmt.Sprintf("%s after %s, heard %s ago", strings.Join(said, ", "), time.Since(began), time.Since(heard))
 }
@@ -89,7 +94,7 @@ func TestHintsHaveABound(t *testing.T) {
 		t.Error("one too many was taken")
 	}
 	b.addAll(t, "touched a")
-	if hints, _ := b.wait(t.Context()); len(hints) != 1 {
+	if hints := b.wait(t.Context()); len(hints) != 1 {
 		t.Errorf("%d hints after all were dropped, want the one since", len(hints))
 	}
 }
@@ -99,7 +104,7 @@ func (b *buffer) nothing(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if hints, _ := b.wait(ctx); hints != nil {
+	if hints := b.wait(ctx); hints != nil {
 		t.Errorf("%d hints came, want none", len(hints))
 	}
 }
@@ -143,18 +148,94 @@ func touch(names ...string) (hints []schedule.Hint) {
 	return hints
 }
 
-// Hints that were refused are as old as the oldest of them, and so are newer ones of their keys.
+// Hints that were refused keep their age, and so do newer ones of their keys.
 func TestLateHintsKeepTheirAge(t *testing.T) {
 	t.Parallel()
 	b := newBuffer()
 	now := time.Now()
-	b.putOff(touch("a"), now)
+	b.putOff(touch("a"), now.Add(-time.Second))
 	if left := b.holdBack(touch("b"), now.Add(-2*time.Second)); len(left) != 1 {
 		t.Error("a hint of another key was held back")
 	}
-	b.holdBack(touch("a"), now.Add(-time.Second))
-	if hints, heard := b.retry(); len(hints) != 2 || !heard.Equal(now.Add(-time.Second)) {
-		t.Errorf("%d hints, heard %s ago; want 2, 1s", len(hints), now.Sub(heard))
+	b.holdBack(touch("a"), now)
+	hints := b.retry()
+	if len(hints) != 2 || !hints[0].heard.Equal(now.Add(-time.Second)) || !hints[1].heard.Equal(now) {
+		t.Errorf("%+v; want 2 hints, heard 1s and 0s ago", hints)
+	}
+}
+
+// An expired event is as old as the oldest one of its batch, so no batch has expired events of very different times. A
+// key's hints stay in order.
+func TestOldHintsAgeNoNewerOnes(t *testing.T) {
+	t.Parallel()
+	began := time.Now()
+	hints := func(each ...string) (all []heardHint) {
+		for _, h := range each {
+			var kind, key string
+			var ms int
+			if _, err := fmt.Sscan(h, &kind, &key, &ms); err != nil {
+				t.Fatal(h, err)
+			}
+			at := began.Add(time.Duration(ms) * time.Millisecond)
+			all = append(all, heardHint{schedule.Hint{Kind: kinds[kind], Key: key}, at})
+		}
+		return all
+	}
+	for _, c := range []struct {
+		name  string
+		hints []heardHint
+		want  string
+	}{
+		{"near ones", hints("expired a 200", "expired b 0", "expired c 450"),
+			"expired a, expired b, expired c at 0s"},
+		{"far ones", hints("expired a 0", "expired b 251", "expired c 0", "expired d 400"),
+			"expired a, expired c at 0s; expired b, expired d at 251ms"},
+		{"other kinds", hints("expired a 0", "touched b 5000", "touched c 9000"),
+			"expired a, touched b, touched c at 0s"},
+		{"other kinds alone", hints("touched a 0", "gone b 5000"), "touched a, gone b at 0s"},
+		{"one key's", hints("expired a 0", "expired b 900", "touched b 901", "expired c 0"),
+			"expired a, expired c at 0s; expired b, touched b at 900ms"},
+	} {
+		var got []string
+		for left := c.hints; len(left) > 0; {
+			batch, heard, rest := nextBatch(left)
+			var names []string
+			for _, h := range batch {
+				names = append(names, describe(h))
+			}
+			got, left = append(got, fmt.Sprint(strings.Join(names, ", "), " at ", heard.Sub(began))), rest
+		}
+		if said := strings.Join(got, "; "); said != c.want {
+			t.Errorf("%s: batches %s, want %s", c.name, said, c.want)
+		}
+	}
+}
+
+// Keys that are set again after their timers ran out, while their claims are late, make old and new hints alternate.
+// 5,000 of them need few calls.
+func TestAlternatingAgesNeedFewCalls(t *testing.T) {
+	t.Parallel()
+	began := time.Now()
+	var hints []heardHint
+	for i := range 5000 {
+		key, heard := fmt.Sprint(i), began.Add(time.Duration(i%3)*time.Second)
+		hints = append(hints, heardHint{schedule.Hint{Kind: schedule.Expired, Key: key}, heard},
+			heardHint{schedule.Hint{Kind: schedule.Touched, Key: key}, heard.Add(1500 * time.Millisecond)})
+	}
+	calls, last := 0, map[string]schedule.HintKind{}
+	for len(hints) > 0 {
+		var batch []schedule.Hint
+		batch, _, hints = nextBatch(hints)
+		calls++
+		for _, h := range batch {
+			if h.Kind == schedule.Touched && last[h.Key] != schedule.Expired {
+				t.Fatalf("%s: touched before it has expired", h.Key)
+			}
+			last[h.Key] = h.Kind
+		}
+	}
+	if most := 3 * (10_000/schedule.MaxHints + 1); len(last) != 5000 || calls > most {
+		t.Errorf("%d keys in %d calls, want 5000 in %d at most", len(last), calls, most)
 	}
 }
 
@@ -174,7 +255,7 @@ func TestHintsArePutOff(t *testing.T) {
 		if b.idle() {
 			t.Error("idle while a hint is deferred")
 		}
-		if hints, _ := b.wait(t.Context()); len(hints) != 1 || hints[0].Held != 2*deferredPause {
+		if hints := b.wait(t.Context()); len(hints) != 1 || hints[0].Held != 2*deferredPause {
 			t.Errorf("got %+v, want one that was put off for %s", hints, 2*deferredPause)
 		}
 		b.nothing(t)
@@ -182,7 +263,7 @@ func TestHintsArePutOff(t *testing.T) {
 			t.Error("not idle though all were taken in")
 		}
 		b.putOff(touch("a"), time.Now())
-		if hints, _ := b.wait(t.Context()); len(hints) != 1 || hints[0].Held != deferredPause {
+		if hints := b.wait(t.Context()); len(hints) != 1 || hints[0].Held != deferredPause {
 			t.Errorf("got %+v, want one that was put off anew", hints)
 		}
 		b.most = 2

@@ -20,17 +20,26 @@ func TestHintsThatWait(t *testing.T) {
 	}{
 		{"at once", "touched a after 0s, heard 0s ago", []string{"touched a"}, true},
 		{"expired alone", "expired a after 10ms, heard 10ms ago", []string{"expired a"}, false},
-		{"others take it along", "touched b, expired a after 0s, heard 0s ago", []string{"expired a", "touched b"}, false},
+		{"others take it along", "touched b, expired a after 0s, heard 0s ago", []string{"expired a", "touched b"},
+			false},
 		{"but not while busy", "touched b after 0s, heard 0s ago", []string{"expired a", "touched b"}, true},
 		{"busy, alone", "expired a (may wait) after 500ms, heard 500ms ago", []string{"expired a"}, true},
-		{"in the order of one key", "touched a, expired a, touched a after 0s, heard 0s ago", []string{"touched a", "expired a", "touched a"}, true},
-		{"in the order of one key, with others", "expired b, expired a, gone a after 0s, heard 0s ago", []string{"expired b", "expired a", "gone a"}, true},
-		{"claimed since", "touched b after 0s, heard 0s ago", []string{"touched a", "expired a", "touched b", "gone a", "claimed a"}, true},
-		{"all claimed since", "touched b after 0s, heard 0s ago", []string{"expired a", "claimed a", "touched b"}, false},
-		{"after the claim", "expired a after 10ms, heard 10ms ago", []string{"expired a", "claimed a", "expired a"}, false},
-		{"set by timer_set", "touched a, expired a after 0s, heard 0s ago", []string{"touched a", "expired a", "touched a", "set a"}, true},
-		{"set by timer_set alone", "touched b after 0s, heard 0s ago", []string{"touched a", "set a", "set a", "touched b"}, true},
-		{"twice", "touched a after 0s, heard 0s ago", []string{"touched a", "touched a", "expired b", "expired b"}, true},
+		{"in the order of one key", "touched a, expired a, touched a after 0s, heard 0s ago",
+			[]string{"touched a", "expired a", "touched a"}, true},
+		{"in the order of one key, with others", "expired b, expired a, gone a after 0s, heard 0s ago",
+			[]string{"expired b", "expired a", "gone a"}, true},
+		{"claimed since", "touched b after 0s, heard 0s ago",
+			[]string{"touched a", "expired a", "touched b", "gone a", "claimed a"}, true},
+		{"all claimed since", "touched b after 0s, heard 0s ago", []string{"expired a", "claimed a", "touched b"},
+			false},
+		{"after the claim", "expired a after 10ms, heard 10ms ago", []string{"expired a", "claimed a", "expired a"},
+			false},
+		{"set by timer_set", "touched a, expired a after 0s, heard 0s ago",
+			[]string{"touched a", "expired a", "touched a", "set a"}, true},
+		{"set by timer_set alone", "touched b after 0s, heard 0s ago",
+			[]string{"touched a", "set a", "set a", "touched b"}, true},
+		{"twice", "touched a after 0s, heard 0s ago", []string{"touched a", "touched a", "expired b", "expired b"},
+			true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -53,7 +62,8 @@ func TestHintsKeepTheirAge(t *testing.T) {
 		b.addAll(t, "expired a")
 		time.Sleep(100 * time.Millisecond)
 		b.addAll(t, "touched b")
-		for _, want := range []string{"touched b after 0s, heard 0s ago", "expired a (may wait) after 400ms, heard 500ms ago"} {
+		for _, want := range []string{"touched b after 0s, heard 0s ago",
+			"expired a (may wait) after 400ms, heard 500ms ago"} {
 			if got := b.next(t); got != want {
 				t.Errorf("got %s; want %s", got, want)
 			}
@@ -97,7 +107,8 @@ func TestHintsWaitForTheClaim(t *testing.T) {
 		{"until the crowd is over", nil, nil, "", "expired a, expired b after 1s, heard 1s ago"},
 		{"for the claim", nil, []string{"claimed a"}, "", "expired b after 1s, heard 1s ago"},
 		{"claimed meanwhile", []string{"claimed b"}, nil, "", "expired a after 1s, heard 1s ago"},
-		{"claimed and set again meanwhile", []string{"claimed b", "touched b"}, nil, "", "touched b after 0s, heard 0s ago"},
+		{"claimed and set again meanwhile", []string{"claimed b", "touched b"}, nil, "",
+			"touched b after 0s, heard 0s ago"},
 		{"set again meanwhile", []string{"touched b"}, nil, "expired b", "touched b after 0s, heard 0s ago"},
 		{"set again", nil, []string{"touched a"}, "", "expired a, touched a after 0s, heard 0s ago"},
 		{"deleted", nil, []string{"touched c", "gone a"}, "", "touched c, expired a, gone a after 0s, heard 0s ago"},
@@ -109,7 +120,8 @@ func TestHintsWaitForTheClaim(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b, busy := newBusyBuffer()
 				b.addAll(t, "expired a", "expired b")
-				if got, want := b.next(t), "expired a (may wait), expired b (may wait) after 500ms, heard 500ms ago"; got != want {
+				const want = "expired a (may wait), expired b (may wait) after 500ms, heard 500ms ago"
+				if got := b.next(t); got != want {
 					t.Fatalf("got %s; want %s", got, want)
 				}
 				b.addAll(t, c.asked...)
@@ -163,16 +175,18 @@ func TestHintsDoNotWaitForEver(t *testing.T) {
 		time.Sleep(askAgain - longestLinger - 400*time.Millisecond)
 		b.addAll(t, "expired c")
 		time.Sleep(500 * time.Millisecond)
-		hints, _ := b.wait(t.Context())
-		if n := len(hints); n != b.mostAwaiting+2 || describe(hints[n-1]) != "expired c" || !hints[0].MayWait {
-			t.Fatalf("%d hints, the last one %s; want all that wait, and one that may not", n, describe(hints[n-1]))
+		hints := b.wait(t.Context())
+		if n := len(hints); n != b.mostAwaiting+2 || describe(hints[n-1].Hint) != "expired c" || !hints[0].MayWait {
+			t.Fatalf("%d hints, the last one %s; want all that wait, and one that may not", n,
+				describe(hints[n-1].Hint))
 		}
 		_ = b.keepAll(slices.Concat(many, []string{"a"})...)
 		b.addAll(t, "claimed a")
 		for _, key := range many {
 			b.addAll(t, "claimed "+key)
 			if most := 2*len(b.in[awaiting].last) + 1001; len(b.in[awaiting].hints) > most {
-				t.Fatalf("%d hints of %d keys take room, want at most %d", len(b.in[awaiting].hints), len(b.in[awaiting].last), most)
+				t.Fatalf("%d hints of %d keys take room, want at most %d", len(b.in[awaiting].hints),
+					len(b.in[awaiting].last), most)
 			}
 		}
 		b.busy = func() bool { return false }
@@ -195,10 +209,10 @@ func TestHintsThatWaitedAreReleasedBitByBit(t *testing.T) {
 		busy.Store(false)
 		b.addAll(t, "touched a")
 		for _, want := range []int{maxReleased + 1, maxReleased, 1} {
-			if hints, _ := b.wait(t.Context()); len(hints) != want {
+			if hints := b.wait(t.Context()); len(hints) != want {
 				t.Errorf("%d hints at once, want %d", len(hints), want)
 			} else if want > maxReleased && hints[0].Key != "a" {
-				t.Errorf("first comes %s, want what is newer", hints[0].Key)
+				t.Errorf("first comes %s, want the newer hint", hints[0].Key)
 			}
 		}
 	})

@@ -17,7 +17,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// Evidence records since when events arrive, and the server's clock.
+// Evidence records the time since which events arrive, and the server's clock.
 type Evidence interface {
 	StartHearing(ctx context.Context) error
 	StopHearing()
@@ -46,32 +46,32 @@ type canary struct {
 	log               *slog.Logger
 
 	instance  string
-	subscribe func(ctx context.Context, to, from []string) error // moves the session's subscription to other keys
+	subscribe func(ctx context.Context, to, from []string) error // changes the session's subscription to these keys
 
 	keys  atomic.Pointer[[]string] // used in turn
 	next  int                      // index of the next one
 	runID string                   // of the server
 	deaf  bool                     // expired events are missing
-	moved time.Time                // since when the slot of the canaries is elsewhere; zero while it is here
+	moved time.Time                // time at which the canaries' slot left the server; zero while it is here
 
-	caughtUp chan struct{} // everything before the last canary has been taken in
+	caughtUp chan struct{} // signals that all hints before the last canary are in the schedule
 	marking  sync.Mutex    // held while a mark is written
 	marks    sync.WaitGroup
 
 	mu          sync.Mutex
-	unconfirmed int       // unconfirmed subscriptions to keys of canaries
-	unanswered  bool      // the last canary may or may not be sent: the server answers, and takes no writes
+	unconfirmed int       // pending confirmations of subscriptions to the canaries' keys
+	unanswered  bool      // it is unknown whether the last canary was sent: the server answers, and takes no writes
 	resumed     time.Time // end of the last pause of writes
 
-	sent  map[string][]sending // event -> the canaries without it, the last one of each key
-	flows map[string]bool      // event -> whether it ever came in this session
+	sent  map[string][]sending // by event: the canaries that lack it, the last one of each key
+	flows map[string]bool      // by event: it came in this session
 	heard time.Time            // lower bound of the time of any event received from now on
-	mark  mark                 // of the last canary
-	// idleAt is the last canary's key if all hints had been taken in at its event.
+	mark  mark                 // for the last canary
+	// idleAt is the key of the last canary at whose event all hints were in the schedule.
 	idleAt string
 }
 
-// mark is the arguments of [schedule.Node.Mark].
+// mark has the arguments of [schedule.Node.Mark].
 type mark struct{ info, key string }
 
 // sending is one canary.
@@ -81,7 +81,7 @@ type sending struct {
 	answered time.Time // when the server had answered; zero before
 }
 
-// canaryEvents returns the events of a canary, and their flags.
+// canaryEvents returns the events of a canary, with the flags they need.
 func canaryEvents() map[string]string {
 	return map[string]string{"set": "K$", "expire": "Kg", "expired": "Ex"}
 }
@@ -93,8 +93,8 @@ func (c *canary) begin(p keys.Partition, instance string) {
 	c.setKeys(p)
 }
 
-// setKeys moves the next canaries to a partition. There is one key more than canaries can be outstanding before they
-// count as lost.
+// setKeys moves the next canaries to a partition. Canaries count as lost before all but one of the keys are
+// outstanding.
 func (c *canary) setKeys(p keys.Partition) []string {
 	names := make([]string, 2+int(c.timeout/c.interval))
 	for n := range names {
@@ -105,13 +105,13 @@ func (c *canary) setKeys(p keys.Partition) []string {
 	return names
 }
 
-// owns reports whether a key is a canary's.
+// owns reports whether a key belongs to a canary.
 func (c *canary) owns(key string) bool {
 	return strings.HasPrefix(key, keys.CanaryPrefix) && slices.Contains(*c.keys.Load(), key)
 }
 
-// receive takes an event of a canary. The first one of a session shows that events flow. It returns an error if earlier
-// ones were lost.
+// receive takes an event of a canary. The first event of a session shows that events flow. receive returns an error if
+// earlier canaries were lost.
 func (c *canary) receive(key, event string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,7 +140,7 @@ func (c *canary) receive(key, event string) error {
 		}
 	}
 	if lost > 0 {
-		return fmt.Errorf("keyspace events were lost: %d canaries did not arrive, though a later one did", lost)
+		return fmt.Errorf("keyspace events were lost: %d canaries are missing, and a later canary arrived", lost)
 	}
 	return nil
 }
@@ -152,22 +152,22 @@ func (c *canary) heardSince() time.Time {
 	return c.heard
 }
 
-// flowing reports whether any event came in this session.
+// flowing reports whether any event of a canary came in this session.
 func (c *canary) flowing() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.flows) > 0
 }
 
-// arrived reports whether an event of a canary came in this session.
+// arrived reports whether a certain event of a canary came in this session.
 func (c *canary) arrived(event string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.flows[event]
 }
 
-// run sends canaries until ctx ends or none of their events comes any more, and returns the cause. flagsErr is the
-// failure to switch flags on, or nil.
+// run sends canaries until ctx ends or the session ends for want of their events, and returns the cause. flagsErr is
+// the failure to switch flags on, or nil.
 func (c *canary) run(ctx context.Context, flagsErr error) error {
 	tick := time.NewTicker(c.interval)
 	defer tick.Stop()
@@ -187,7 +187,7 @@ func (c *canary) run(ctx context.Context, flagsErr error) error {
 			}
 		}
 		if len(overdue) == len(canaryEvents()) {
-			return errors.Join(fmt.Errorf("no canary arrived for %s", c.timeout), flagsErr)
+			return errors.Join(fmt.Errorf("no event of a canary arrived for %s", c.timeout), flagsErr)
 		}
 		if c.complete() {
 			c.reported.missing = ""
@@ -215,7 +215,7 @@ func (c *canary) run(ctx context.Context, flagsErr error) error {
 	}
 }
 
-// release sends a canary. An error ends the session.
+// release sends a canary. It returns an error if that ends the session.
 func (c *canary) release(ctx context.Context) error {
 	restarted, err := c.send(ctx)
 	var refused redis.Error
@@ -226,7 +226,7 @@ func (c *canary) release(ctx context.Context) error {
 		return c.replace(ctx, err)
 	case redis.IsReadOnlyError(err):
 		return fmt.Errorf("the server is no longer a master: %w", err)
-	case errors.As(err, &refused): // out of memory, for one
+	case errors.As(err, &refused): // for example out of memory
 		c.health.setFlow(fmt.Errorf("canary refused: %w", err))
 	case errors.Is(err, errNoWrites):
 		c.health.setFlow(err)
@@ -247,8 +247,8 @@ func (c *canary) complete() bool {
 	return len(c.flows) == len(canaryEvents())
 }
 
-// replace moves the next canaries to another slot of the server, because theirs is moving. An error ends the session:
-// the server is no longer a master, or other slots are elsewhere too.
+// replace moves the next canaries to another slot of the server, because their slot is moving. An error ends the
+// session: the server is no longer a master, or canaries have met moving slots for too long.
 func (c *canary) replace(ctx context.Context, moving error) error {
 	if c.moved.IsZero() {
 		c.moved = time.Now()
@@ -268,7 +268,8 @@ func (c *canary) replace(ctx context.Context, moving error) error {
 	return c.subscribe(ctx, after, before)
 }
 
-// confirm takes a confirmation about the channel of a key. It returns false for one that the canary has not asked for.
+// confirm takes a confirmation of a subscription to a key's channel. It returns false if the canary has not asked for
+// it.
 func (c *canary) confirm(m *redis.Subscription, key string) bool {
 	if !strings.HasPrefix(key, keys.CanaryPrefix) {
 		return false
@@ -282,11 +283,11 @@ func (c *canary) confirm(m *redis.Subscription, key string) bool {
 	return m.Kind == "unsubscribe"
 }
 
-// errNoWrites says that the server answers, but not to a write.
+// errNoWrites means that the server answers, but takes no writes.
 var errNoWrites = errors.New("the server answers, but takes no writes")
 
-// send sends one canary, unless a previous one is still there or an arrival would not be noticed yet. It reports
-// whether the server has restarted or was replaced.
+// send sends one canary. It sends none while a previous one has not run out, or while an arrival would not be noticed
+// yet. It reports whether the server was restarted or replaced.
 func (c *canary) send(ctx context.Context) (restarted bool, err error) {
 	names := *c.keys.Load()
 	c.mu.Lock()
@@ -309,7 +310,7 @@ func (c *canary) send(ctx context.Context) (restarted bool, err error) {
 	_, err = c.rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		info = pipe.Info(ctx, "server", "stats")
 		pipe.Set(ctx, key, "", c.interval/2)
-		// While writes pause no key runs out. So the previous ones are touched again, before this one runs out.
+		// While writes pause no key runs out. So the previous canaries are touched again before this one runs out.
 		for _, previous := range before {
 			pipe.Exists(ctx, previous)
 		}
@@ -326,7 +327,8 @@ func (c *canary) send(ctx context.Context) (restarted bool, err error) {
 	return restarted, nil
 }
 
-// touch touches the outstanding canaries in order, and reads the clock. It reports whether one of them still exists.
+// touch touches the outstanding canaries in order, and reads the clock. It reports whether one of their keys still
+// exists.
 func (c *canary) touch(ctx context.Context) (there bool, err error) {
 	var exist []*redis.IntCmd
 	var clock *redis.TimeCmd
@@ -356,19 +358,20 @@ func (c *canary) outstanding() []string {
 	return names
 }
 
-// note notes that a canary is about to be sent.
+// note notes a canary before it is sent.
 func (c *canary) note(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.idleAt = ""
 	for event := range canaryEvents() {
-		// The previous one with the same key was sent too long ago to wait for.
+		// The previous canary with the same key was sent too long ago to wait for its event.
 		waiting := slices.DeleteFunc(c.sent[event], func(s sending) bool { return s.key == key })
 		c.sent[event] = append(waiting, sending{key: key, at: time.Now()})
 	}
 }
 
-// unsent notes the error of a canary, and returns it. Without an answer the canary may or may not have been sent.
+// unsent notes that sending a canary failed, and returns the error. Without an answer it is unknown whether the canary
+// was sent.
 func (c *canary) unsent(key string, err error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -382,7 +385,7 @@ func (c *canary) unsent(key string, err error) error {
 	return err
 }
 
-// answered notes that the server has taken a canary, and whether it waited for longer than other calls.
+// answered notes that the server has written a canary. waited reports whether the write took longer than other calls.
 func (c *canary) answered(key string, m mark, waited bool) {
 	c.moved = time.Time{}
 	c.mu.Lock()
@@ -403,7 +406,7 @@ func (c *canary) answered(key string, m mark, waited bool) {
 	c.signalMark()
 }
 
-// signalMark asks for a mark of the last canary if everything before it has been taken in. c.mu is held.
+// signalMark asks for a mark of the last canary if all hints before it are in the schedule. c.mu is held.
 func (c *canary) signalMark() {
 	if c.idleAt != c.mark.key {
 		return
@@ -414,8 +417,8 @@ func (c *canary) signalMark() {
 	}
 }
 
-// leaveMark writes a mark of the last canary without waiting for it, because the server of the marks may hang. It skips
-// the mark while another one is being written.
+// leaveMark writes a mark of the last canary, in the background, because the server of the marks may hang. It does
+// nothing while another mark is being written.
 func (c *canary) leaveMark(ctx context.Context) {
 	if !c.marking.TryLock() {
 		return
@@ -433,8 +436,8 @@ func (c *canary) leaveMark(ctx context.Context) {
 	})
 }
 
-// check returns the flags of the missing events, sorted, and whether the events that adoption needs have come in this
-// session and still do.
+// check returns the flags of the missing events, sorted. adopting reports whether the events that adoption needs have
+// come in this session and still come.
 func (c *canary) check() (overdue []string, adopting bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -452,7 +455,7 @@ func (c *canary) check() (overdue []string, adopting bool) {
 	return overdue, adopting
 }
 
-// isLate reports whether an event of a canary is overdue. None comes while writes wait. c.mu is held.
+// isLate reports whether an event of a canary is overdue. While writes wait, none is. c.mu is held.
 func (c *canary) isLate(s sending) bool {
 	since := s.answered
 	if c.resumed.After(since) {

@@ -24,14 +24,16 @@ func TestLostEventsAndTheirFlags(t *testing.T) {
 	t.Parallel()
 	rdb := testenv.Redis(t).Client()
 	for flags, want := range map[string]string{
-		NotifyFlags: "keyspace events were lost or are late: none with the flags Ex arrived for 5s, though the flags are on",
-		"KA":        "keyspace events were lost: the flags E had been switched off; they are on again",
-		"":          "had been switched off; they are on again",
+		NotifyFlags: "keyspace events were lost or are late: none with the flags Ex arrived for 5s, " +
+			"though the flags are on",
+		"KA": "keyspace events were lost: the flags E had been switched off; they are on again",
+		"":   "had been switched off; they are on again",
 	} {
 		if err := rdb.ConfigSet(t.Context(), parameter, flags).Err(); err != nil {
 			t.Fatal(err)
 		}
-		c := &canary{rdb: rdb, reported: &reported{}, coverage: uncovered{}, log: slog.New(slog.DiscardHandler), timeout: 5 * time.Second}
+		c := &canary{rdb: rdb, reported: &reported{}, coverage: uncovered{}, log: slog.New(slog.DiscardHandler),
+			timeout: 5 * time.Second}
 		err := c.reportLost(t.Context(), []string{"Ex"})
 		if lost, ok := errors.AsType[*eventsLostError](err); !ok || !strings.Contains(lost.Error(), want) {
 			t.Errorf("flags %q: %v, want %q", flags, err, want)

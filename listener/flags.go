@@ -29,7 +29,7 @@ func MissingFlags(value string) string {
 }
 
 // enableFlags switches on the missing flags and leaves the others as they are. It returns the flags that were missing,
-// empty for none. Its error names the alternatives.
+// "" for none. Its error names other ways to switch them on.
 func enableFlags(ctx context.Context, rdb *redis.Client) (missing string, err error) {
 	current, err := rdb.ConfigGet(ctx, parameter).Result()
 	if err != nil {
@@ -49,8 +49,8 @@ func enableFlags(ctx context.Context, rdb *redis.Client) (missing string, err er
 func AddFlags(value string) string {
 	want := value + MissingFlags(value)
 	if strings.Contains(value, "A") && !strings.Contains(value, "n") {
-		// Redis 7.0 does not show the flag n beside A. Setting it costs a little;
-		// not setting it might take it from somebody.
+		// Redis 7.0 does not show the flag n beside A. Setting n costs a little; leaving n out might take it from
+		// another client.
 		want += "n"
 	}
 	return want

@@ -9,20 +9,21 @@ import (
 	"github.com/timerd-io/timerd/internal/backoff"
 )
 
-// unhealthyAfter is the time without a hint taken in after which Redis counts as unhealthy.
+// unhealthyAfter is the time for which hints must fail to reach the schedule before Redis counts as unhealthy.
 const unhealthyAfter = 3 * time.Second
 
-// health records whether events flow and are taken in. Its methods may be called concurrently.
+// health records whether events flow, and whether their hints reach the schedule. Its methods may be called
+// concurrently.
 type health struct {
 	mu      sync.Mutex
-	flow    error          // why events do not flow; nil while they do
+	flow    error          // the reason why events do not flow; nil while they do
 	arrived time.Time      // sending time of the latest canary to arrive; zero before the first
 	intake  backoff.Outage // of hints
 }
 
 func newHealth() *health { return &health{flow: errors.New("not subscribed yet")} }
 
-// setFlow notes why events do not flow; nil: they do.
+// setFlow sets the reason why events do not flow; nil means that they flow.
 func (h *health) setFlow(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -45,7 +46,7 @@ func (h *health) lastArrival() time.Time {
 	return h.arrived
 }
 
-// noteIntake notes the outcome of a try to have hints taken in.
+// noteIntake notes the result of a call that passes hints to the schedule.
 func (h *health) noteIntake(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

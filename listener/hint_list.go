@@ -7,13 +7,20 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
+// heardHint is a hint of a change that happened at heard or later. The change may be older than the changes behind
+// earlier hints.
+type heardHint struct {
+	schedule.Hint
+
+	heard time.Time
+}
+
 // hintList is an ordered list of hints. Call clear before the first use.
 type hintList struct {
-	hints   []schedule.Hint
+	hints   []heardHint
 	prev    []int          // index of the previous hint of the same key, or -1
 	last    map[string]int // index of each key's last hint
-	dropped int            // hints that are empty
-	heard   time.Time      // lower bound of the changes behind the hints
+	dropped int            // empty hints, of dropped ones
 	since   time.Time      // arrival of the first hint
 }
 
@@ -29,12 +36,10 @@ func (l *hintList) kind(key string) schedule.HintKind {
 	return 0
 }
 
-// add adds a hint of a change that happened at heard or later, perhaps before the changes behind the other hints.
-func (l *hintList) add(h schedule.Hint, heard time.Time) {
+// add adds a hint.
+func (l *hintList) add(h heardHint) {
 	if len(l.hints) == 0 {
-		l.heard, l.since = heard, time.Now()
-	} else if heard.Before(l.heard) {
-		l.heard = heard
+		l.since = time.Now()
 	}
 	before, ok := l.last[h.Key]
 	if !ok {
@@ -54,7 +59,7 @@ func (l *hintList) drop(key []byte) {
 		return
 	}
 	for ; at >= 0; at = l.prev[at] {
-		l.hints[at] = schedule.Hint{}
+		l.hints[at] = heardHint{}
 		l.dropped++
 	}
 	delete(l.last, string(key))
@@ -75,13 +80,13 @@ func (l *hintList) dropLast(key string) {
 	if at == len(l.hints)-1 { // nearly always, so that nothing piles up
 		l.hints, l.prev = l.hints[:at], l.prev[:at]
 	} else {
-		l.hints[at] = schedule.Hint{}
+		l.hints[at] = heardHint{}
 		l.dropped++
 	}
 	l.tidy()
 }
 
-// tidy frees the room of dropped hints once they are the greater part.
+// tidy frees the room of dropped hints once they outnumber the others.
 func (l *hintList) tidy() {
 	const few = 1000
 	if len(l.hints) == 0 && cap(l.hints) < few {
@@ -93,16 +98,16 @@ func (l *hintList) tidy() {
 		old := *l
 		l.clear()
 		for _, h := range old.all() {
-			l.add(h, old.heard)
+			l.add(h)
 		}
 		l.since = old.since
 	}
 }
 
 // all returns the hints except the dropped ones.
-func (l *hintList) all() []schedule.Hint {
+func (l *hintList) all() []heardHint {
 	if l.dropped == 0 {
 		return l.hints
 	}
-	return slices.DeleteFunc(l.hints, func(h schedule.Hint) bool { return h.Kind == 0 })
+	return slices.DeleteFunc(l.hints, func(h heardHint) bool { return h.Kind == 0 })
 }

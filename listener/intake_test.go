@@ -68,7 +68,7 @@ func TestHintsAreTakenInAtTheEnd(t *testing.T) {
 		}
 		end()
 		if len(s.got) != 1 {
-			t.Error("what was heard was dropped")
+			t.Error("the hints were dropped")
 		}
 	})
 }
@@ -120,7 +120,8 @@ func TestHintsUnderWayAtTheEnd(t *testing.T) {
 			began := time.Now()
 			end()
 			if took := time.Since(began); len(s.got) != c.want || took != c.took {
-				t.Errorf("%s a call: %d hints taken in after %s, want %d after %s", c.delay, len(s.got), took, c.want, c.took)
+				t.Errorf("%s a call: %d hints taken in after %s, want %d after %s", c.delay, len(s.got), took, c.want,
+					c.took)
 			}
 		})
 	}
@@ -148,7 +149,8 @@ func (l leavingNode) Observe(ctx context.Context, hints []schedule.Hint, heard t
 func TestHintsThatAreOvertakenAreYoung(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		node := leavingNode{slowNode{got: make(chan string, 10), delay: 10 * time.Second}, nil, make(chan time.Time, 10)}
+		node := leavingNode{slowNode{got: make(chan string, 10), delay: 10 * time.Second}, nil,
+			make(chan time.Time, 10)}
 		var in *intake
 		node.happens = func() { in.hints.addAll(t, "touched a") }
 		in = newIntake(&node)
@@ -161,7 +163,8 @@ func TestHintsThatAreOvertakenAreYoung(t *testing.T) {
 				t.Errorf("%s was taken in, want %s", got, want)
 			}
 		}
-		if heard := []time.Duration{(<-node.heard).Sub(began), (<-node.heard).Sub(began)}; heard[0] != 0 || heard[1] != longestLinger {
+		if heard := []time.Duration{(<-node.heard).Sub(began), (<-node.heard).Sub(began)}; heard[0] != 0 ||
+			heard[1] != longestLinger {
 			t.Errorf("heard after %s, want at once, and when it was left alone", heard)
 		}
 		end()

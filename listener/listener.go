@@ -1,7 +1,7 @@
-// Package listener follows the keyspace events of one Redis server and hands their hints to the schedule.
+// Package listener follows the keyspace events of one Redis server and passes their hints to the schedule.
 //
-// Redis sends these events once, to the clients that are subscribed at that moment. So the listener's second duty is to
-// notice when it may have missed some: it reports every such gap, and the reconciler answers it with an audit.
+// Redis sends these events once, to the clients that are subscribed at that moment. So the listener must also notice
+// when it may have missed some. It reports every such gap, and the reconciler makes an audit.
 package listener
 
 import (
@@ -32,22 +32,22 @@ type Listener struct {
 	namespaces keys.Namespaces
 	instance   string
 
-	// Logger gets the troubles of the subscription. Default: slog.Default().
+	// Logger gets the faults of the subscription. Default: slog.Default().
 	Logger *slog.Logger
-	// CanaryInterval is how often a canary is sent. If its event does not arrive
-	// within CanaryTimeout, events count as lost. Defaults: 1s and 3s.
+	// CanaryInterval is the interval of canaries. If the events of a canary do not arrive within CanaryTimeout, events
+	// count as lost. Defaults: 1s and 3s.
 	CanaryInterval, CanaryTimeout time.Duration
 
-	// Agenda learns when to claim from a partition. Default: nobody does.
+	// Agenda receives the times for claims from the partitions. Default: they are ignored.
 	Agenda Agenda
 	// Metrics counts the work of the Listener. Default: nothing is counted.
 	Metrics Metrics
-	// Busy reports whether timers are being fired as fast as possible. Expired events may then wait; most of their
+	// Busy reports whether timers are fired as fast as possible. Expired events may then wait, because most of their
 	// timers are about to fire. It is called often. Default: it returns false.
 	Busy func() bool
 
-	// Lag returns how long events may wait unread, so that several are read at once: a few milliseconds at most. It is
-	// called often. Default: 0.
+	// Lag returns the time for which events may wait unread, so that several are read at once: a few milliseconds at
+	// most. It is called often. Default: 0.
 	Lag func() time.Duration
 
 	hints    *buffer
@@ -57,7 +57,8 @@ type Listener struct {
 
 // New returns a listener to the events of a database on the server of rdb. No other process that uses the server may
 // have the same instance id.
-func New(rdb *redis.Client, node Node, coverage Coverage, db int, namespaces keys.Namespaces, instance string) *Listener {
+func New(rdb *redis.Client, node Node, coverage Coverage, db int, namespaces keys.Namespaces,
+	instance string) *Listener {
 	return &Listener{
 		rdb: rdb, node: node, coverage: coverage, db: db, namespaces: namespaces, instance: instance,
 		Logger:         slog.Default(),
@@ -72,11 +73,11 @@ func New(rdb *redis.Client, node Node, coverage Coverage, db int, namespaces key
 	}
 }
 
-// Healthy returns nil while events arrive and Redis takes their hints in, and otherwise the problem. A refused hint
-// counts after some seconds.
+// Healthy returns nil while events arrive and their hints reach the schedule, and otherwise the problem. A hint that
+// Redis refuses counts after some seconds.
 func (l *Listener) Healthy() error { return l.health.err() }
 
-// Hears reports whether Healthy returns nil and the latest canary to arrive was sent within a time.
+// Hears reports whether Healthy returns nil and the last canary to arrive was sent within the given time.
 func (l *Listener) Hears(within time.Duration) bool {
 	return l.Healthy() == nil && time.Since(l.health.lastArrival()) < within
 }
@@ -104,7 +105,7 @@ func (l *Listener) Run(ctx context.Context) {
 			l.reported.incomplete = true
 			l.coverage.SetComplete(false)
 		}
-		if expiry { // the subscription worked, so its loss is the first of a row
+		if expiry { // the subscription worked, so a new row of failures begins
 			retry.Succeed()
 		}
 		if !backoff.Sleep(ctx, retry.Fail("keyspace events do not flow; subscribing again", err)) {
@@ -113,8 +114,8 @@ func (l *Listener) Run(ctx context.Context) {
 	}
 }
 
-// follow follows the events by one subscription until something ends it. It reports whether a canary's expiry arrived,
-// and returns the cause of the end.
+// follow follows the events by one subscription, and returns the cause of its end. It reports whether the expired event
+// of a canary arrived.
 func (l *Listener) follow(ctx context.Context) (expiry bool, err error) {
 	s := session{
 		rdb: l.rdb, db: l.db, namespaces: l.namespaces, evidence: l.node, directory: l.node, hints: l.hints,
@@ -124,7 +125,8 @@ func (l *Listener) follow(ctx context.Context) (expiry bool, err error) {
 			reported: &l.reported, interval: l.CanaryInterval, timeout: l.CanaryTimeout, log: l.Logger,
 		},
 		apps: &apps{
-			node: l.node, db: l.db, namespaces: l.namespaces, coverage: l.coverage, reported: &l.reported, log: l.Logger,
+			node: l.node, db: l.db, namespaces: l.namespaces, coverage: l.coverage, reported: &l.reported,
+			log:   l.Logger,
 			known: map[string]*app{},
 		},
 	}

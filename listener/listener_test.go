@@ -1,6 +1,7 @@
 package listener_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -8,6 +9,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/listener"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -24,7 +26,8 @@ func TestFollowsEvents(t *testing.T) {
 	r.adopts("pay:order:callback:1")
 
 	// Not ours, though the pattern lets some of them through.
-	for _, key := range []string{"shop:refund:cancel:1", "foreign:a:b:c", "shop:order", "payx:order:callback:1", "x:shop:order:cancel:1"} {
+	for _, key := range []string{"shop:refund:cancel:1", "foreign:a:b:c", "shop:order", "payx:order:callback:1",
+		"x:shop:order:cancel:1"} {
 		rdb.Set(ctx, key, "", time.Hour)
 	}
 	r.adopts("shop:order:last:1")
@@ -60,6 +63,68 @@ func TestReadsBeforeTheAppsAreKnown(t *testing.T) {
 	rdb.Del(t.Context(), "shop:order:c:1", "outside:b:c:1")
 	r.indexed("shop:order:c:1", false)
 	r.indexed("outside:b:c:1", false)
+}
+
+// Apps that are announced while a session begins do not take the place of those followed in the last one.
+func TestAppsAnnouncedWhileASessionBegins(t *testing.T) {
+	t.Parallel()
+	rdb := testenv.Redis(t).Client()
+	set := func(key string) {
+		t.Helper()
+		if err := rdb.FCall(t.Context(), "timer_set", []string{key}, "p", "PX", 3600_000).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := listen(t, rdb, rdb, "ours", quick)
+	r.healthy()
+	follows := func(n int64) {
+		t.Helper()
+		testenv.Eventually(t, bound, func() bool { return rdb.PubSubNumPat(t.Context()).Val() == n },
+			"the apps to be followed")
+	}
+	set("last:b:c:1")
+	follows(2)
+	begins, release, end := make(chan struct{}, 9), make(chan struct{}), make(chan struct{})
+	t.Cleanup(func() { close(end) })
+	r.note(func() {
+		r.hear = func() { begins <- struct{}{}; <-release }
+		r.apps = func() { <-end }
+	})
+	rdb.ClientKillByFilter(t.Context(), "TYPE", "pubsub")
+	<-begins
+	set("new:b:c:1")
+	follows(2)
+	close(release)
+	follows(3)
+	rdb.Del(t.Context(), "last:b:c:1", "new:b:c:1")
+	r.indexed("last:b:c:1", false)
+	r.indexed("new:b:c:1", false)
+}
+
+// A session that has not read the known apps yet believes none of them gone.
+func TestUnfollowedAppsStay(t *testing.T) {
+	t.Parallel()
+	rdb := testenv.Redis(t).Client()
+	r := listen(t, rdb, rdb, "ours", quick)
+	r.healthy()
+	for i := range listener.MaxFollowed + 1 {
+		if err := rdb.FCall(t.Context(), "timer_set", []string{fmt.Sprintf("app%d:b:c:1", i)}, "p", "PX",
+			3600_000).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.eventually("an app that is not followed", func() bool { return slices.Equal(r.beyond, []bool{true}) })
+	end := make(chan struct{})
+	t.Cleanup(func() { close(end) })
+	r.note(func() { r.apps = func() { <-end } })
+	n := r.gapsSeen()
+	rdb.ClientKillByFilter(t.Context(), "TYPE", "pubsub")
+	r.gapAfter(n)
+	r.note(func() {
+		if !slices.Equal(r.beyond, []bool{true}) {
+			t.Errorf("whether there are apps that are not followed: %v, want true alone", r.beyond)
+		}
+	})
 }
 
 func TestNamespacesWithGlobCharacters(t *testing.T) {
@@ -118,7 +183,8 @@ func TestRefusesLongKeys(t *testing.T) {
 	rdb := testenv.Redis(t).Client()
 	r := listen(t, rdb, rdb, "a")
 	r.healthy()
-	for _, key := range []string{"a:b:c:" + strings.Repeat("d", 1200), "a:" + strings.Repeat("b", 129) + ":c:d", "other:" + strings.Repeat("b", 129) + ":c:d"} {
+	for _, key := range []string{"a:b:c:" + strings.Repeat("d", 1200), "a:" + strings.Repeat("b", 129) + ":c:d",
+		"other:" + strings.Repeat("b", 129) + ":c:d"} {
 		rdb.Set(t.Context(), key, "p", time.Hour)
 	}
 	r.adopts("a:b:c:d")

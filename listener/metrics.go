@@ -5,14 +5,15 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// Agenda learns when to claim from a partition: a reconciler.Reconciler. Its methods may be called concurrently, and
-// must return quickly.
+// Agenda receives the times for claims from the partitions: a reconciler.Reconciler. Its methods may be called
+// concurrently, and must return quickly.
 type Agenda interface {
-	// Wake gives the due time of the partition's first timer, or schedule.AtOnce or Nothing: after hints of the
-	// partition were taken in, and when a client has set its first timer, which every server of a cluster announces.
+	// Wake passes the due time of the partition's first timer, or schedule.AtOnce or Nothing. It is called after hints
+	// of the partition reached the schedule, and after a client has set the partition's first timer, which every server
+	// of a cluster announces.
 	Wake(p keys.Partition, due schedule.Millis)
-	// Claimed gives the time of a claim that some timerd of a cluster made from the partition, and of the next one to
-	// make there, or schedule.Nothing. A claim of the only timerd that listens is not announced.
+	// Claimed passes the time of a claim from the partition by any timerd of a cluster, and the time of the next claim,
+	// or schedule.Nothing. If only one timerd listens, its claims are not announced.
 	Claimed(p keys.Partition, at, next schedule.Millis)
 }
 
@@ -23,9 +24,9 @@ func (noAgenda) Claimed(keys.Partition, schedule.Millis, schedule.Millis) {}
 
 // Metrics counts the work of a Listener. Its methods may be called concurrently, and must return quickly.
 type Metrics interface {
-	// Observed counts a batch of hints that was taken in.
+	// Observed counts a batch of hints that reached the schedule.
 	Observed(seen schedule.Observed)
-	// Set counts a timer that the function library announces. In a cluster it announces none by key.
+	// Set counts a timer that the function library announces. In a cluster the library announces none by key.
 	Set()
 	// Refused counts a key of the namespaces that is too long.
 	Refused(key string, err error)

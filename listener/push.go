@@ -11,25 +11,25 @@ import (
 const (
 	// readSize is the size of a read, and of the buffer between large messages.
 	readSize = 32 << 10
-	// maxMessage bounds a payload: longer ones are not timerd's, and are not kept in memory.
+	// maxMessage limits a payload, in bytes. A longer payload is not timerd's, and is not kept in memory.
 	maxMessage = 1 << 20
 )
 
-// pushConn is a Redis connection that hands the messages of its subscriptions to receive as they come in, without a
-// copy, and everything else to its reader: its client. An error of receive ends the connection. The arguments of
+// pushConn is a Redis connection. It passes the messages of its subscriptions to receive as they come, without a copy,
+// and everything else to the client that reads from it. An error of receive ends the connection. The arguments of
 // receive are valid until the next call of caughtUp. BenchmarkMessages measures the gain.
 type pushConn struct {
 	net.Conn
 	receive func(channel, payload []byte) error
-	// caughtUp is called before each read, once all bytes read so far are handed over.
+	// caughtUp is called before each read, once all bytes read so far are passed on.
 	caughtUp func()
-	// lag returns the wait before a read: fewer, larger reads cost less.
+	// lag returns the wait before a read. Fewer and larger reads cost less.
 	lag func() time.Duration
 
 	buf  []byte
-	r, w int // buf[r:w] was read and not handed over
-	pass int // bytes from r on for the reader
-	drop int // bytes from r on for nobody
+	r, w int // buf[r:w] was read and not passed on
+	pass int // bytes from r on that go to the client
+	drop int // bytes from r on that are dropped
 }
 
 var errNotRESP = errors.New("listener: the server sent something that is not RESP")
@@ -98,7 +98,7 @@ func (c *pushConn) fill() error {
 	return err
 }
 
-// parseFrame returns the size of the first frame of b, 0 for an incomplete one, and the channel and payload of a
+// parseFrame returns the size of the first frame of b, or 0 for an incomplete one, and the channel and payload of a
 // message. The channel of a message is not nil. A payload over maxMessage is nil and need not be complete.
 func parseFrame(b []byte) (size int, channel, payload []byte, err error) {
 	// The elements of a message are bulk strings: its kind, perhaps the pattern, the channel and the payload.
@@ -143,7 +143,7 @@ func number(b []byte) (n int, rest []byte, complete bool) {
 	return n, b[at+1:], err == nil
 }
 
-// bulk reads a bulk string, if everything before it was complete. Another type, or null, is not complete either.
+// bulk reads a bulk string if the elements before it were complete. Another type, or null, counts as incomplete.
 func bulk(b []byte, before bool) (text, rest []byte, complete bool) {
 	if !before || len(b) == 0 || b[0] != '$' {
 		return nil, nil, false
@@ -187,7 +187,7 @@ func skip(b []byte) (rest []byte, complete bool, err error) {
 	}
 	elements *= max(n, 0)
 	if b[0] == '|' {
-		elements++ // the value with these attributes
+		elements++ // the value that these attributes describe
 	}
 	for range elements {
 		if rest, complete, err = skip(rest); !complete {

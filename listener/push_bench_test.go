@@ -12,8 +12,8 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
-// BenchmarkMessages takes 100 messages an operation from Redis: with pushConn, and as go-redis reads them. The publisher's part
-// is the same in both.
+// BenchmarkMessages takes 100 messages an operation from Redis: with pushConn, and as go-redis reads them. The
+// publisher's part is the same in both.
 func BenchmarkMessages(b *testing.B) {
 	const batch = 100
 	payload := strings.Repeat("x", 30)
@@ -32,7 +32,8 @@ func BenchmarkMessages(b *testing.B) {
 				dial := options.Dialer
 				options.Dialer = func(ctx context.Context, network, address string) (net.Conn, error) {
 					c, err := dial(ctx, network, address)
-					return &pushConn{lag: func() time.Duration { return 0 }, Conn: c, caughtUp: func() {}, receive: func([]byte, []byte) error { one(); return nil }}, err
+					return &pushConn{lag: func() time.Duration { return 0 }, Conn: c, caughtUp: func() {},
+						receive: func([]byte, []byte) error { one(); return nil }}, err
 				}
 			}
 			client := redis.NewClient(&options)

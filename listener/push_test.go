@@ -57,7 +57,8 @@ func TestPushConn(t *testing.T) {
 		"*4\r\n:1\r\n$1\r\nx\r\n*2\r\n+a\r\n+b\r\n#t\r\n",
 		"*3\r\n$7\r\nmessage\r\n$-1\r\n:1\r\n", // no message after all
 		"|1\r\n+a\r\n:1\r\n$2\r\nhi\r\n", "$" + fmt.Sprint(len(long)) + "\r\n" + long + "\r\n",
-		">" + message("message", "long", long), "*" + message("message", "too long", tooLong), "*" + message("message", "c", "last"), "+PONG\r\n",
+		">" + message("message", "long", long), "*" + message("message", "too long", tooLong),
+		"*" + message("message", "c", "last"), "+PONG\r\n",
 	}
 	all, others := strings.Join(frames, ""), ""
 	for _, f := range frames {
@@ -67,15 +68,17 @@ func TestPushConn(t *testing.T) {
 	}
 	for name, reader := range map[string]io.Reader{
 		"at once": strings.NewReader(all), "byte by byte": byteByByte{bufio.NewReader(strings.NewReader(all))},
-		"in halves": iotest.HalfReader(strings.NewReader(all)), "with the end": iotest.DataErrReader(strings.NewReader(all)),
+		"in halves":    iotest.HalfReader(strings.NewReader(all)),
+		"with the end": iotest.DataErrReader(strings.NewReader(all)),
 	} {
 		var got []string
 		behind := 0
-		c := &pushConn{lag: func() time.Duration { return 0 }, Conn: stream{r: reader}, receive: func(channel, payload []byte) error {
-			got = append(got, fmt.Sprintf("%s=%s", channel, payload))
-			behind++
-			return nil
-		}, caughtUp: func() { behind = 0 }}
+		c := &pushConn{lag: func() time.Duration { return 0 }, Conn: stream{r: reader},
+			receive: func(channel, payload []byte) error {
+				got = append(got, fmt.Sprintf("%s=%s", channel, payload))
+				behind++
+				return nil
+			}, caughtUp: func() { behind = 0 }}
 		passed, err := io.ReadAll(c)
 		if err != nil || string(passed) != others {
 			t.Errorf("%s: %d bytes passed on, %v; want %d", name, len(passed), err, len(others))

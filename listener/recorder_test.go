@@ -34,6 +34,7 @@ type recorder struct {
 	audited  chan struct{}
 	asked    map[string]int // how many hints of each key were handed to the schedule
 	apps     func()         // is called before the apps are read; nil for nothing
+	hear     func()         // is called before a session begins; nil for nothing
 }
 
 // The recorder is the Coverage, the Agenda and the Metrics of its listener.
@@ -76,12 +77,22 @@ func (n askedNode) Observe(ctx context.Context, hints []schedule.Hint, heard tim
 }
 
 func (n askedNode) Apps(ctx context.Context) ([]string, error) {
-	var before func()
-	n.r.note(func() { before = n.r.apps })
-	if before != nil {
-		before()
-	}
+	n.r.call(&n.r.apps)
 	return n.Node.Apps(ctx)
+}
+
+func (n askedNode) StartHearing(ctx context.Context) error {
+	n.r.call(&n.r.hear)
+	return n.Node.StartHearing(ctx)
+}
+
+// call calls a function of the test, if there is one.
+func (r *recorder) call(f *func()) {
+	var called func()
+	r.note(func() { called = *f })
+	if called != nil {
+		called()
+	}
 }
 
 // listen starts a listener that uses the client conn, on the server of rdb. It is patient, because each new
@@ -92,7 +103,8 @@ func listen(t testing.TB, rdb, conn *redis.Client, namespaces string, configure 
 }
 
 // listenTo is listen for the first node of a schedule.
-func listenTo(t testing.TB, s *schedule.Schedule, rdb, conn *redis.Client, namespaces string, configure ...func(*listener.Listener)) *recorder {
+func listenTo(t testing.TB, s *schedule.Schedule, rdb, conn *redis.Client, namespaces string,
+	configure ...func(*listener.Listener)) *recorder {
 	t.Helper()
 	set, err := keys.ParseNamespaces(namespaces)
 	if err != nil {
@@ -140,7 +152,8 @@ func (r *recorder) eventually(what string, cond func() bool) {
 		if cond() {
 			return nil
 		}
-		return fmt.Errorf("gaps %q, wakes %v, complete %v, refused %.80q, observed %+v", r.gaps, r.wakes, r.complete, r.refused, r.observed)
+		return fmt.Errorf("gaps %q, wakes %v, complete %v, refused %.80q, observed %+v", r.gaps, r.wakes, r.complete,
+			r.refused, r.observed)
 	}, what)
 }
 

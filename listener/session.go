@@ -18,7 +18,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// mostCompared bounds the expired keys with which a claimed one is compared.
+// mostCompared limits the expired keys with which a claimed key is compared.
 const mostCompared = 64
 
 // subscribeTimeout bounds the confirmation of a subscription.
@@ -43,8 +43,8 @@ type session struct {
 
 	sub    *redis.PubSub
 	change change // of the last message
-	// expired are the keys of the expired events just read. A claim message usually follows and explains them. They are
-	// valid until the next read.
+	// expired has the keys of the expired events just read. A claim message usually follows and explains them. The keys
+	// are valid until the next read.
 	expired [][]byte
 
 	keyspacePrefix string // of the channels of keys
@@ -52,10 +52,10 @@ type session struct {
 	canaryPrefix   []byte // of the keys of canaries
 	claimedPrefix  []byte // of a message with claimed keys
 	nextPrefix     []byte // of a message with the next due times
-	claimsChannel  string // sharded channel of these messages in a cluster; empty without one, or without the right to it
+	claimsChannel  string // sharded channel of these messages in a cluster; "" if none
 }
 
-// change is the key that the last messages in a row have set or changed. The zero value stands for anything else.
+// change is the key that the last consecutive messages have set or changed. The zero value stands for anything else.
 type change struct {
 	key   string
 	noted bool // the last hint of the key is the change's own
@@ -74,8 +74,8 @@ func (s *session) run(parent context.Context) error {
 	defer func() { _ = client.Close() }()
 	s.sub = client.Subscribe(ctx)
 	s.apps.sub = s.sub
-	// Closing the subscription is the only way to end a read without a deadline,
-	// and a deadline that ran out in the middle of a message would garble the next.
+	// Only closing the subscription ends a read without a deadline. A deadline that ran out in the middle of a message
+	// would garble the next message.
 	unsubscribe := func() { _ = s.sub.Close() }
 	defer unsubscribe()
 	defer context.AfterFunc(ctx, unsubscribe)()
@@ -91,7 +91,7 @@ func (s *session) run(parent context.Context) error {
 		return context.Cause(ctx)
 	}
 
-	// Until now messages waited unread. From here on nothing delays their reading.
+	// Until now messages waited unread. From here on they are read without a delay.
 	defer s.evidence.StopHearing()
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -101,8 +101,8 @@ func (s *session) run(parent context.Context) error {
 	return s.follow(ctx)
 }
 
-// watch lets others rely on the events, and watches over them until ctx ends or something ends the session. It returns
-// the cause. The messages are being read meanwhile.
+// watch lets other timerds rely on the events, and checks that they arrive, until ctx ends or the session does. It
+// returns the cause. The messages are read meanwhile.
 func (s *session) watch(ctx context.Context, flagsErr error) error {
 	if err := s.evidence.StartHearing(ctx); err != nil {
 		return err
@@ -123,8 +123,7 @@ func (s *session) watch(ctx context.Context, flagsErr error) error {
 	return err
 }
 
-// follow reads from the subscription, which hands its messages to the session, until something ends it. It returns the
-// cause.
+// follow reads from the subscription, whose messages go to the session, until the session ends. It returns the cause.
 func (s *session) follow(ctx context.Context) error {
 	for {
 		message, err := s.sub.Receive(ctx)
@@ -145,8 +144,8 @@ func (s *session) follow(ctx context.Context) error {
 	}
 }
 
-// client returns a client like the listener's, whose connections hand their messages to the session. An error in a
-// message goes to end.
+// client returns a client like the listener's whose connections pass their messages to the session. An error of receive
+// goes to end.
 func (s *session) client(ctx context.Context, end context.CancelCauseFunc) *redis.Client {
 	options := *s.rdb.Options()
 	dial := options.Dialer
@@ -184,7 +183,7 @@ func (s *session) subscribe(ctx context.Context) error {
 	refused := func(err error) error {
 		err = cause(ctx, err)
 		if redis.IsPermissionError(err) {
-			s.evidence.StopHearing() // nobody hears them
+			s.evidence.StopHearing() // no subscription receives them
 			return fmt.Errorf("subscribe: %w; the user needs the channels %q", err, slices.Concat(channels, patterns))
 		}
 		return fmt.Errorf("subscribe: %w", err)
@@ -248,7 +247,8 @@ func (s *session) followClaims(ctx context.Context) error {
 		if channel == s.claimsChannel {
 			continue
 		}
-		// The schedule is asked about events whose claims are announced on the old channel meanwhile.
+		// Claims that are announced on the old channel meanwhile are missed here: the schedule is asked about their
+		// events.
 		if err := errors.Join(s.sub.SUnsubscribe(ctx, s.claimsChannel), s.sub.SSubscribe(ctx, channel)); err != nil {
 			return fmt.Errorf("subscribe: %w", err)
 		}
@@ -280,7 +280,7 @@ func (s *session) refreshApps(ctx context.Context) error {
 	}
 }
 
-// moveCanaries moves the subscription to the events of other canaries.
+// moveCanaries moves the subscription to the events of other canaries' keys.
 func (s *session) moveCanaries(ctx context.Context, to, from []string) error {
 	err := errors.Join(s.sub.Subscribe(ctx, s.channelsOf(to)...), s.sub.Unsubscribe(ctx, s.channelsOf(from)...))
 	if err != nil {
@@ -298,7 +298,7 @@ func (s *session) channelsOf(names []string) []string {
 	return channels
 }
 
-// cause returns the cause that ended the session from within, or else err.
+// cause returns the cause for which the session ended itself, or else err.
 func cause(ctx context.Context, err error) error {
 	if within := context.Cause(ctx); within != nil {
 		return within
@@ -306,8 +306,8 @@ func cause(ctx context.Context, err error) error {
 	return err
 }
 
-// receive dispatches one message: a canary's, a message of the function library or of a claim, or a hint. An error ends
-// the session.
+// receive dispatches one message: of a canary, of the function library, of a claim, or a hint. An error ends the
+// session.
 func (s *session) receive(ctx context.Context, channel, payload []byte) error {
 	last := s.change
 	s.change = change{}
@@ -315,13 +315,13 @@ func (s *session) receive(ctx context.Context, channel, payload []byte) error {
 	own := string(channel) == keys.WakeChannel || keys.IsClaimedChannel(channel)
 	switch {
 	case keyspace && string(payload) == expired:
-		return nil // it comes on a channel of its own
+		return nil // expired has a channel of its own
 	case string(channel) == s.expiredChannel &&
 		(!bytes.HasPrefix(payload, s.canaryPrefix) || !s.canary.owns(string(payload))):
 		s.expired = append(s.expired, payload)
 		return nil
 	case own && len(payload) == 0:
-		return nil // somebody counts the subscribers
+		return nil // a client counts the subscribers
 	case own:
 		if claimed, ok := bytes.CutPrefix(payload, s.claimedPrefix); ok {
 			s.explain(claimed)
@@ -353,7 +353,7 @@ func (s *session) receive(ctx context.Context, channel, payload []byte) error {
 // explain drops the expired events and hints of keys whose timers were claimed after them.
 func (s *session) explain(claimed []byte) {
 	if len(s.expired) > 0 {
-		// Events and claims come in the same order. The schedule is asked about the rest.
+		// Events and claims come in the same order. The schedule is asked about the other hints.
 		at := 0
 		for key := range keys.ParseClaimed(claimed) {
 			for i := range min(len(s.expired), mostCompared) {
@@ -368,7 +368,7 @@ func (s *session) explain(claimed []byte) {
 	s.hints.explain(claimed)
 }
 
-// flushExpired takes in the expired events that no claim has explained.
+// flushExpired adds the expired events that no claim has explained to the hints.
 func (s *session) flushExpired() error {
 	for _, key := range s.expired {
 		if err := s.hint(string(key), []byte(expired), schedule.Expired, change{}); err != nil {
@@ -379,7 +379,7 @@ func (s *session) flushExpired() error {
 	return nil
 }
 
-// receiveNext takes the next due times of the partitions of a claim.
+// receiveNext reads the next due times of the partitions of a claim.
 func (s *session) receiveNext(message string) {
 	at, next, ok := keys.ParseNext(message)
 	if !ok {
@@ -390,7 +390,7 @@ func (s *session) receiveNext(message string) {
 	}
 }
 
-// receiveWake takes a message of the function library. last is the change before it.
+// receiveWake reads a message of the function library. last is the change before it.
 func (s *session) receiveWake(ctx context.Context, payload []byte, last change) error {
 	text := string(payload)
 	if app, ok := strings.CutPrefix(text, keys.AppMessage); ok {
@@ -410,7 +410,7 @@ func (s *session) receiveWake(ctx context.Context, payload []byte, last change) 
 	return nil
 }
 
-// hint takes an event of a key. last is the change before it.
+// hint reads an event of a key. last is the change before it.
 func (s *session) hint(key string, event []byte, kind schedule.HintKind, last change) error {
 	if s.canary.owns(key) {
 		return s.canary.receive(key, string(event))
@@ -433,11 +433,12 @@ func (s *session) hint(key string, event []byte, kind schedule.HintKind, last ch
 	return nil
 }
 
-// expired is the event of a key whose TTL ran out.
+// expired is the name of the event of a key whose TTL ran out.
 const expired = "expired"
 
-// kindOf returns the kind of the hint in an event on a keyspace channel, 0 for none: expired comes on a channel of its
-// own; a read of a missing key, or the creation of a key, adds nothing to the event beside it.
+// kindOf returns the kind of the hint in an event on a keyspace channel. It returns 0 for events without a hint:
+// expired has a channel of its own, and the read of a missing key, or the creation of a key, adds nothing to the other
+// events.
 func kindOf(event []byte) schedule.HintKind {
 	switch string(event) {
 	case expired, "keymiss", "new":

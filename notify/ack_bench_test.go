@@ -99,7 +99,8 @@ func dueFirings(first, n int) []schedule.Firing {
 	firings := make([]schedule.Firing, n)
 	for i := range firings {
 		firings[i] = schedule.Firing{
-			Key: keys.Key{App: "app1", Module: "trans", Type: "notice", ID: "1615283234"}, Due: schedule.Millis(first + i), Payload: ackPayload,
+			Key: keys.Key{App: "app1", Module: "trans", Type: "notice", ID: "1615283234"},
+			Due: schedule.Millis(first + i), Payload: ackPayload,
 			Trigger: schedule.TriggerDeadline, ClaimedAt: now, Received: now, Lease: time.Minute,
 		}
 	}

@@ -20,7 +20,8 @@ func TestPayloadAttemptOff(t *testing.T) {
 		p.PayloadAttempt = false
 	})
 	collector := testenv.Collect(t, r.js, "TIMERS")
-	own, retried := firing(parseKey(t, "a:b:c:own"), `{"attempt":3}`), firing(parseKey(t, "a:b:c:retried"), `{"attempt":3}`)
+	own, retried := firing(parseKey(t, "a:b:c:own"), `{"attempt":3}`), firing(parseKey(t, "a:b:c:retried"),
+		`{"attempt":3}`)
 	retried.Attempt = 2
 	all := []schedule.Firing{own, retried}
 	r.publish(t, all...)

@@ -13,7 +13,7 @@ type batch struct {
 	members []*delivery // in the order of the batch
 	left    int         // members in flight
 
-	answered bool // the server has answered, or nobody waits for it any longer
+	answered bool // the server has answered, or the wait is over
 }
 
 // publishGathered publishes the deliveries that wait for each other, as the group decides, until ctx ends.
@@ -34,7 +34,7 @@ func (f *flight) publishGathered(ctx context.Context) {
 	}
 }
 
-// publishBatch publishes queued deliveries as one batch, except those that begin refuses.
+// publishBatch publishes queued deliveries as one batch. begin refuses some of them.
 func (f *flight) publishBatch(b *batch, deliveries []*delivery) {
 	f.mu.Lock()
 	for _, d := range deliveries {
@@ -55,7 +55,8 @@ func (f *flight) publishBatch(b *batch, deliveries []*delivery) {
 	}
 }
 
-// receiveBatch takes the answer to a batch. If one event made the server refuse it, each is published alone.
+// receiveBatch takes the answer to a batch. If the server refused it because of one event, each event is published
+// alone.
 func (f *flight) receiveBatch(b *batch, a answer) {
 	var fired []*delivery
 	f.mu.Lock()
@@ -83,7 +84,7 @@ func (f *flight) receiveBatch(b *batch, a answer) {
 	}
 }
 
-// takeApart publishes the deliveries of a batch alone that still wait for its outcome. stored says that the stream may
+// takeApart publishes the deliveries of a batch alone, unless they have ended already. stored means that the stream may
 // have them. f.mu is held.
 func (f *flight) takeApart(b *batch, stored bool) {
 	for _, d := range b.members {

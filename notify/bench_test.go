@@ -62,7 +62,8 @@ func BenchmarkPublish(b *testing.B) {
 		for i := range firings {
 			due++
 			firings[i] = schedule.Firing{
-				Key: keys.Key{App: "app1", Module: "trans", Type: "notice", ID: "1615283234"}, Due: schedule.Millis(due), Payload: payload,
+				Key: keys.Key{App: "app1", Module: "trans", Type: "notice", ID: "1615283234"},
+				Due: schedule.Millis(due), Payload: payload,
 				Trigger: schedule.TriggerDeadline, ClaimedAt: now, Received: now, Lease: 10 * time.Second,
 			}
 		}

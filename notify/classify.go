@@ -13,8 +13,8 @@ const (
 	// knownSlack shortens the duplicate window, to be safe.
 	knownSlack = 5 * time.Second
 
-	// The pause of a firing that is given back because of its subject: a part of its lateness, between two bounds. The
-	// lower one is less for a subject without a failure.
+	// A firing that is given back because of its subject pauses for a part of its lateness: 1/pausePart, at most
+	// longestParked. The least pause is failingPause on a failing subject, and crowdedPause on any other.
 	pausePart     = 4
 	failingPause  = time.Second
 	crowdedPause  = 500 * time.Millisecond
@@ -26,20 +26,21 @@ type fate int
 
 const (
 	publish fate = iota
-	seek         // published, unless the stream has its event: JetStream may have forgotten the id, or have another one
-	bury         // it becomes a dead letter
-	drop         // it is forgotten
+	// publish it unless the stream has the event: JetStream may have forgotten the id, or may know it by another id
+	seek
+	bury // make it a dead letter
+	drop // drop it
 )
 
-// terms are the grounds of a classification, besides the firing.
+// terms are the conditions of a classification, besides the firing.
 type terms struct {
-	limit   policy.Limit  // on its lateness
+	limit   policy.Limit  // on the firing's lateness
 	otherID bool          // it may have been published under another id
 	knows   time.Duration // time for which JetStream remembers ids; 0 before it is known
 }
 
 // classify returns the fate of a firing, and the reason for a dead letter or a drop. It reads no clock. A firing that
-// may have been published is not dropped, because somebody may look for its outcome.
+// may have been published is not dropped, because an operator may look for its outcome.
 func classify(f *schedule.Firing, t terms) (fate, string) {
 	by := time.Duration(schedule.MillisOf(f.ClaimedAt)-f.Due) * time.Millisecond
 	switch {
@@ -62,7 +63,7 @@ func classify(f *schedule.Firing, t terms) (fate, string) {
 	return publish, ""
 }
 
-// limitOf returns the limit of a firing's lateness: its own, or its namespace's.
+// limitOf returns the limit of a firing's lateness: the timer's own, or its namespace's.
 func limitOf(f *schedule.Firing, rules policy.Rules[policy.Limit]) policy.Limit {
 	if f.Late.Given {
 		return f.Late
@@ -70,9 +71,9 @@ func limitOf(f *schedule.Firing, rules policy.Rules[policy.Limit]) policy.Limit 
 	return rules.For(f.Key)
 }
 
-// attempts returns the number of a firing's attempt, of most. stated says that an attempt stated by the payload counts;
-// a larger number is no retry count. other, if not 0, is the attempt under which it may have been published before,
-// with other settings.
+// attempts returns the attempt of a firing, and the most attempts. stated means that an attempt in the payload counts;
+// a number over the most attempts is no retry count. other is the attempt under which the firing may have been
+// published before, with other settings; 0 if there is none.
 func attempts(f *schedule.Firing, most int, stated bool) (attempt, other int) {
 	if f.Attempt != 0 {
 		return f.Attempt, 0

@@ -27,21 +27,30 @@ func TestClassify(t *testing.T) {
 		want   fate
 		reason string
 	}{
-		"on time":                         {by: soon, want: publish},
-		"late without a limit":            {by: longAgo, want: publish},
-		"at its limit":                    {by: most.Most, terms: terms{limit: most}, want: publish},
-		"beyond its limit":                {by: most.Most + time.Millisecond, terms: terms{limit: most}, want: bury, reason: "late: 5m0.001s after its due time, at most 5m0s"},
-		"beyond one that drops":           {by: longAgo, terms: terms{limit: drops}, want: drop, reason: "late: 1h0m0s after its due time, at most 5m0s"},
-		"beyond it, perhaps published":    {by: longAgo, firing: schedule.Firing{MayBeStored: true}, terms: terms{limit: drops}, want: bury, reason: "; may have been published"},
-		"held":                            {by: soon, firing: schedule.Firing{Held: true}, want: bury, reason: event.ReasonHeld},
-		"held, and beyond one that drops": {by: longAgo, firing: schedule.Firing{Held: true}, terms: terms{limit: drops}, want: bury, reason: event.ReasonHeld},
-		"cannot repeat":                   {by: soon, firing: schedule.Firing{Fault: "no such zone"}, want: bury, reason: event.ReasonRepeat + "no such zone"},
+		"on time":              {by: soon, want: publish},
+		"late without a limit": {by: longAgo, want: publish},
+		"at its limit":         {by: most.Most, terms: terms{limit: most}, want: publish},
+		"beyond its limit": {by: most.Most + time.Millisecond, terms: terms{limit: most}, want: bury,
+			reason: "late: 5m0.001s after its due time, at most 5m0s"},
+		"beyond one that drops": {by: longAgo, terms: terms{limit: drops}, want: drop,
+			reason: "late: 1h0m0s after its due time, at most 5m0s"},
+		"beyond it, perhaps published": {by: longAgo, firing: schedule.Firing{MayBeStored: true},
+			terms: terms{limit: drops}, want: bury, reason: "; may have been published"},
+		"held": {by: soon, firing: schedule.Firing{Held: true}, want: bury,
+			reason: event.ReasonHeld},
+		"held, and beyond one that drops": {by: longAgo, firing: schedule.Firing{Held: true},
+			terms: terms{limit: drops}, want: bury, reason: event.ReasonHeld},
+		"cannot repeat": {by: soon, firing: schedule.Firing{Fault: "no such zone"}, want: bury,
+			reason: event.ReasonRepeat + "no such zone"},
 
-		"perhaps published, and known":       {by: known, firing: schedule.Firing{MayBeStored: true}, terms: terms{knows: window}, want: publish},
-		"perhaps published, and forgotten":   {by: known + time.Millisecond, firing: schedule.Firing{MayBeStored: true}, terms: terms{knows: window}, want: seek},
-		"perhaps published, window unknown":  {by: soon, firing: schedule.Firing{MayBeStored: true}, want: seek},
-		"not published, however late":        {by: longAgo, terms: terms{knows: window}, want: publish},
-		"perhaps published under another id": {by: soon, firing: schedule.Firing{MayBeStored: true}, terms: terms{knows: window, otherID: true}, want: seek},
+		"perhaps published, and known": {by: known, firing: schedule.Firing{MayBeStored: true},
+			terms: terms{knows: window}, want: publish},
+		"perhaps published, and forgotten": {by: known + time.Millisecond, firing: schedule.Firing{MayBeStored: true},
+			terms: terms{knows: window}, want: seek},
+		"perhaps published, window unknown": {by: soon, firing: schedule.Firing{MayBeStored: true}, want: seek},
+		"not published, however late":       {by: longAgo, terms: terms{knows: window}, want: publish},
+		"perhaps published under another id": {by: soon, firing: schedule.Firing{MayBeStored: true},
+			terms: terms{knows: window, otherID: true}, want: seek},
 	} {
 		f := c.firing
 		f.ClaimedAt, f.Lease, f.Due = claimed, lease, schedule.MillisOf(claimed.Add(-c.by))
@@ -60,10 +69,11 @@ func TestFailingSubjectParks(t *testing.T) {
 		firing schedule.Firing
 		parks  bool
 	}{
-		"an event":                      {schedule.Firing{}, true},
-		"an event to be looked for":     {schedule.Firing{MayBeStored: true}, true},
-		"a held firing":                 {schedule.Firing{Held: true}, false},
-		"a late firing that is dropped": {schedule.Firing{Late: policy.Limit{Given: true, Most: time.Second, Drop: true}}, false},
+		"an event":                  {schedule.Firing{}, true},
+		"an event to be looked for": {schedule.Firing{MayBeStored: true}, true},
+		"a held firing":             {schedule.Firing{Held: true}, false},
+		"a late firing that is dropped": {schedule.Firing{Late: policy.Limit{Given: true, Most: time.Second,
+			Drop: true}}, false},
 	} {
 		p, f := newTestFlight(t)
 		lane, _ := f.subjects.Enter("s", p.size(), 0)
@@ -113,7 +123,8 @@ func TestParkedForAPartOfItsAge(t *testing.T) {
 		want time.Duration
 	}{
 		{0, lanes.Crowded, crowdedPause}, {0, lanes.Failing, failingPause},
-		{40 * time.Second, lanes.Crowded, 10 * time.Second}, {40 * time.Second, lanes.Failing, 10 * time.Second}, {time.Hour, lanes.Failing, longestParked},
+		{40 * time.Second, lanes.Crowded, 10 * time.Second}, {40 * time.Second, lanes.Failing, 10 * time.Second},
+		{time.Hour, lanes.Failing, longestParked},
 	} {
 		now := time.Now()
 		f := schedule.Firing{ClaimedAt: now, Received: now, Due: schedule.MillisOf(now.Add(-c.age))}

@@ -10,11 +10,11 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// longestMargin bounds the part of the lease that must be left to publish a firing: a tenth, for the acknowledgement to
-// come and be settled before another timerd publishes the firing too.
+// longestMargin limits the part of the lease that must be left to publish a firing. The part is a tenth: in that time
+// the acknowledgement must come and be settled, before another timerd publishes the firing too.
 const longestMargin = time.Second
 
-// errExpiring says that too little is left of a lease.
+// errExpiring means that too little is left of a lease to publish its firing.
 var errExpiring = errors.New("the lease runs out")
 
 // delivery is one firing between Publish and its end. The flight owns the second group of fields; the first is fixed
@@ -27,37 +27,37 @@ type delivery struct {
 	attempt     int
 	maxAttempts int
 	fate        fate
-	reason      string // for a dead letter or a drop
+	reason      string // of a dead letter or a drop
 	subject     string
 	lane        *lanes.Lane // of the subject
 	token       uint64      // names the delivery in reply subjects
 
 	mayBeStored bool // a try of this claim or an earlier one may have stored the event
-	failingLook bool // one of the seeker's looks on failing subjects
+	failingLook bool // counts as one of the seeker's looks on failing subjects
 	state       state
 	sentAt      time.Time // last publication
-	ahead       int       // lone events with the server at that time; noSample if they prove nothing
+	ahead       int       // lone events with the server at sentAt; noSample if the acknowledgement measures nothing
 	batch       *batch    // of the first try; nil if alone
-	next        time.Time // if sent, end of the wait for the outcome; otherwise the next publication
+	next        time.Time // sent: end of the wait for the outcome; otherwise: time of the next publication
 	tries       int
 	failure     Failure   // of the last failed try
 	withhold    bool      // publish without the payload, which is too large
 	published   time.Time // the event's time, by the Redis server's clock
-	after       sequence  // highest acknowledged one before the first try
+	after       sequence  // highest acknowledged sequence before the first try
 }
 
-// state is the event that a delivery waits for.
+// state says on what a delivery waits.
 type state int
 
 const (
-	waiting state = iota // the time of the next publication
-	looking              // the seeker's result
-	queued               // its publication, alone or with others
-	sent                 // its outcome
+	waiting state = iota // for the time of the next publication
+	looking              // for the seeker's result
+	queued               // for its publication, alone or with others
+	sent                 // for the answer of the server
 )
 
-// sequence is a message's sequence in the stream. Sequences before and after a breach do not compare: age counts the
-// breaches.
+// sequence is the sequence of a message in the stream. After a breach sequences begin anew, and cannot be compared with
+// earlier ones. age is the number of breaches before it.
 type sequence struct {
 	age int
 	seq uint64
@@ -68,8 +68,8 @@ func (d *delivery) expiring() bool {
 	return d.firing.Remaining() < min(d.firing.Lease/10, longestMargin)
 }
 
-// markSent notes that d is about to be published. highest is the highest acknowledged sequence, wait the time to wait
-// for d's own acknowledgement.
+// markSent notes that d is about to be published. highest is the highest acknowledged sequence, and wait the time to
+// wait for d's own acknowledgement.
 func (d *delivery) markSent(highest sequence, wait time.Duration) {
 	d.state = sent
 	if d.tries == 0 {
@@ -83,7 +83,8 @@ func (d *delivery) markSent(highest sequence, wait time.Duration) {
 // together reports whether d waits for the outcome of its batch.
 func (d *delivery) together() bool { return d.state == sent && d.batch != nil && d.tries == 1 }
 
-// event returns d's event, or that of its dead letter without a reason. contentType is the encoding of payloads.
+// event returns the event of d, or the event for its dead letter, without the reason. contentType is the encoding of
+// payloads.
 func (d *delivery) event(contentType string, withhold bool) event.Event {
 	e := event.Event{
 		ID:          d.id,

@@ -20,14 +20,14 @@ const (
 	// firstPause and longestPause bound the pause before a firing is published again.
 	firstPause   = 50 * time.Millisecond
 	longestPause = time.Second
-	// seekTime bounds the wait of a firing for the seeker.
+	// seekTime is the longest time for which a firing waits for the seeker.
 	seekTime = 3 * time.Second
-	// logLapsedEvery is the interval of lines about firings that were given back.
+	// logLapsedEvery is the interval of log lines about firings that were given back.
 	logLapsedEvery = time.Minute
 )
 
-// flight is the firings between the window and their acknowledgement or release. Each is in the lane of its subject.
-// Its methods may be called concurrently.
+// flight has the firings that are in the window and neither acknowledged nor given back. Each is in the lane of its
+// subject. The methods of a flight may be called concurrently.
 type flight struct {
 	*Options
 	gate     *gate
@@ -49,8 +49,8 @@ type flight struct {
 // newToken returns a name for a reply subject.
 func (f *flight) newToken() uint64 { return f.lastToken.Add(1) }
 
-// add takes in a delivery that has entered its lane. The caller passes it to publish, unless it is looked for, or its
-// lease runs out and inspect gives it back.
+// add adds a delivery that has entered its lane. The caller then passes it to publish. There are two exceptions: the
+// seeker looks for it first, or its lease runs out and inspect gives it back.
 func (f *flight) add(d *delivery) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -79,16 +79,15 @@ func (f *flight) publish(deliveries []*delivery) {
 	}
 }
 
-// fresh reports whether a delivery is queued for the first time and suits a batch. inspect may be publishing a new one
-// at the same time.
+// fresh reports whether a delivery is queued for the first time and suits a batch. inspect may publish it at the same
+// time.
 func (f *flight) fresh(d *delivery) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return d.state == queued && d.tries == 0 && !d.mayBeStored && !d.withhold
 }
 
-// publishAlone publishes a queued delivery. It passes over one whose lease runs out, and over all while the connection
-// is down.
+// publishAlone publishes a queued delivery. It does nothing if the lease runs out, or while the connection is down.
 func (f *flight) publishAlone(d *delivery) {
 	f.mu.Lock()
 	withhold, ok := d.withhold, f.begin(d, nil)
@@ -113,7 +112,7 @@ func (f *flight) publishAlone(d *delivery) {
 	}
 }
 
-// takeBack queues a sent delivery to be published again at once, unless its lease runs out. f.mu is held.
+// takeBack queues a sent delivery again, to be published at once, unless its lease runs out. f.mu is held.
 func (f *flight) takeBack(d *delivery) {
 	f.unsend(d, waiting)
 	d.next = time.Now()
@@ -127,7 +126,7 @@ func (f *flight) unsend(d *delivery, now state) {
 	d.state = now
 }
 
-// begin marks a delivery as sent, in a batch if there is one, and reports whether to send it now. f.mu is held.
+// begin marks a delivery as sent, in a batch if b is not nil, and reports whether to send it now. f.mu is held.
 func (f *flight) begin(d *delivery, b *batch) bool {
 	switch {
 	case d.state != queued || f.deliveries[d.token] != d:
@@ -135,7 +134,7 @@ func (f *flight) begin(d *delivery, b *batch) bool {
 	case !f.health.now().connected:
 		f.fail(d, FailureDisconnected, false)
 		return false
-	case b != nil && (d.tries > 0 || d.expiring()): // it would spoil the batch; inspect publishes it alone, or gives it back
+	case b != nil && (d.tries > 0 || d.expiring()): // inspect publishes it alone, or gives it back
 		return false
 	case b == nil:
 		d.ahead = f.group.sent()
@@ -147,7 +146,7 @@ func (f *flight) begin(d *delivery, b *batch) bool {
 	return true
 }
 
-// fail notes that a try to publish d has failed. denied says that the subject is known to be the cause. f.mu is held.
+// fail notes that a try to publish d has failed. denied means that the subject is known to be the cause. f.mu is held.
 func (f *flight) fail(d *delivery, class Failure, denied bool) {
 	together := d.together()
 	if together {
@@ -166,11 +165,12 @@ func (f *flight) fail(d *delivery, class Failure, denied bool) {
 		if denied {
 			since = time.Time{}
 		}
-		// The subject is the cause too if meanwhile events on others were acknowledged, and none on this one. A batch
-		// without an answer proves nothing.
+		// The subject is also the cause if, since the try began, events on other subjects were acknowledged and none on
+		// this one. A batch without an answer proves nothing.
 		if (denied || !together && f.health.now().acked.After(since)) && f.subjects.Fail(d.lane, since) {
-			f.Logger.Warn("NATS does not take the events on this subject, perhaps because the right to publish there is"+
-				" missing: its timers wait, and one at a time is tried again", "subject", d.subject, "err", class)
+			f.Logger.Warn(
+				"NATS does not take the events on this subject, perhaps because the right to publish there is"+
+					" missing: its timers wait, and one at a time is tried again", "subject", d.subject, "err", class)
 		}
 		if class == FailureRefused {
 			d.next = d.next.Add(pause)
@@ -192,7 +192,7 @@ func (f *flight) fail(d *delivery, class Failure, denied bool) {
 	f.Metrics.Failed(class)
 }
 
-// disconnected notes that the sent deliveries will not be answered.
+// disconnected notes that the server will not answer the sent deliveries.
 func (f *flight) disconnected() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -209,22 +209,23 @@ func (f *flight) disconnected() {
 func (f *flight) deny(subject string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if s := f.subjects.State(subject); s.Tries == 0 || s.Failing && s.Tries > 1 { // these are about to be given back
+	// its deliveries are about to be given back
+	if s := f.subjects.State(subject); s.Tries == 0 || s.Failing && s.Tries > 1 {
 		return
 	}
 	for _, d := range f.deliveries {
-		if d.subject == subject && d.state == queued { // it would be denied, too
+		if d.subject == subject && d.state == queued { // it would be denied too
 			d.state, d.failure, d.next = waiting, FailureRefused, time.Now()
 		}
 		if d.subject != subject || d.state != sent {
 			continue
 		}
-		if d.together() { // the batch is not whole then
+		if d.together() { // then the batch is not complete
 			f.takeApart(d.batch, true)
 		}
 		f.fail(d, FailureRefused, true)
 		d.mayBeStored = true // the error may be about a later message
-		// While another subject is trusted, only this one is denied.
+		// While another subject is trusted, only this subject is denied.
 		if f.subjects.State(subject).Alone && !f.health.now().acked.After(d.sentAt) {
 			f.health.noteSilence(time.Now(), true)
 		}
@@ -271,8 +272,8 @@ func (f *flight) receive(token string, m *nats.Msg) {
 	}
 }
 
-// stored notes that the stream has stored the event of d, as the answer says. f.mu is held, so that nothing is sent
-// between the answers of d's subject and of any subject.
+// stored notes that, by an answer, the stream has stored the event of d. f.mu is held, so that nothing is sent between
+// the answers of d's subject and of any subject.
 func (f *flight) stored(d *delivery, a answer) {
 	if !a.duplicate && f.stream.note(d.after, a.seq) {
 		signal(f.health.alarm)
@@ -282,8 +283,8 @@ func (f *flight) stored(d *delivery, a answer) {
 	f.window.settle(d, schedule.OutcomeFired)
 }
 
-// found takes the seeker's result for a delivery: whether the stream has its event, and since when. A stored one is
-// settled; another is published, or given back if NATS is away.
+// found takes the seeker's result for a delivery: whether the stream has the event, and its stored time. A firing with
+// a stored event is settled. Another one is published, or given back if NATS is away.
 func (f *flight) found(d *delivery, stored bool, at time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -322,8 +323,8 @@ func (f *flight) remove(d *delivery, says lanes.Says) {
 	}
 }
 
-// inspect looks through the deliveries. It returns those to publish now, as queued, and whether there are no deliveries
-// at all. It gives back those that cannot be published in time.
+// inspect looks through the deliveries. It returns the deliveries to publish now, as queued, and whether there are no
+// deliveries at all. It gives back deliveries that cannot be published in time.
 func (f *flight) inspect() (again []*delivery, idle bool) {
 	now, health, stopping := time.Now(), f.health.now(), f.gate.isStopped()
 	good, trying := health.good(), 0
@@ -358,8 +359,9 @@ func (f *flight) inspect() (again []*delivery, idle bool) {
 	idle = len(f.deliveries) == 0
 	f.mu.Unlock()
 	if count := f.late.add(now, late); count > 0 {
-		f.Logger.Warn("firings could not be published before the end of their lease: giving them back, and counting them for"+
-			" a minute", "count", count, "err", failure)
+		f.Logger.Warn(
+			"firings could not be published before the end of their lease: giving them back, and counting them for"+
+				" a minute", "count", count, "err", failure)
 	}
 	slices.SortFunc(again, func(a, b *delivery) int { return cmp.Compare(a.token, b.token) })
 	return again, idle

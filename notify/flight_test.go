@@ -62,7 +62,8 @@ func flyIn(t *testing.T, p *Publisher, b *batch, ref, subject string, lease time
 // admit takes a firing in that is to be published.
 func admit(t *testing.T, p *Publisher, ref, subject string, lease time.Duration) *delivery {
 	t.Helper()
-	d := &delivery{subject: subject, server: "a", firing: schedule.Firing{Partition: "a1", Ref: ref, Lease: lease, Received: time.Now(), ClaimedAt: time.Now()}}
+	d := &delivery{subject: subject, server: "a",
+		firing: schedule.Firing{Partition: "a1", Ref: ref, Lease: lease, Received: time.Now(), ClaimedAt: time.Now()}}
 	if !p.window.take(d.server, 0) || p.enter(d) != lanes.In {
 		t.Fatalf("%s does not get in", ref)
 	}
@@ -226,7 +227,8 @@ func TestBatchWithoutAnAnswerDelaysNobody(t *testing.T) {
 	d.next = now
 	f.health.noteAck()
 	f.inspect()
-	if again, _ := f.inspect(); !slices.Equal(again, []*delivery{d}) || !d.mayBeStored || f.subjects.State("s").Failing {
+	if again, _ := f.inspect(); !slices.Equal(again, []*delivery{d}) || !d.mayBeStored ||
+		f.subjects.State("s").Failing {
 		t.Errorf("%d are published again; %+v, %+v", len(again), d, f.subjects.State("s"))
 	}
 }
@@ -283,13 +285,15 @@ func TestDeniedSubjectFails(t *testing.T) {
 func TestInspectPublishesAgainOrGivesBack(t *testing.T) {
 	t.Parallel()
 	p, f := newTestFlight(t)
-	all := []*delivery{fly(t, p, "1", "s", time.Hour), fly(t, p, "2", "s", time.Hour), fly(t, p, "3", "s", time.Nanosecond)}
+	all := []*delivery{fly(t, p, "1", "s", time.Hour), fly(t, p, "2", "s", time.Hour),
+		fly(t, p, "3", "s", time.Nanosecond)}
 	if all[2].state != waiting {
 		t.Error("it counts as sent though its lease has run out")
 	}
 	f.disconnected()
 	for _, d := range all[:2] {
-		if d.state == sent || !d.mayBeStored || d.failure != FailureDisconnected || !d.next.After(time.Now().Add(-time.Minute)) {
+		if d.state == sent || !d.mayBeStored || d.failure != FailureDisconnected ||
+			!d.next.After(time.Now().Add(-time.Minute)) {
 			t.Errorf("after the connection has gone: %+v", d)
 		}
 		d.next = time.Now()
@@ -302,7 +306,8 @@ func TestInspectPublishesAgainOrGivesBack(t *testing.T) {
 	f.disconnected()
 	f.health.setConnected(false)
 	if again, idle := f.inspect(); len(again) != 0 || !idle || p.settler.waiting != 3 || p.InFlight() != 3 {
-		t.Errorf("at the end without NATS %d are published again, %d given back, %d in flight", len(again), p.settler.waiting, p.InFlight())
+		t.Errorf("at the end without NATS %d are published again, %d given back, %d in flight", len(again),
+			p.settler.waiting, p.InFlight())
 	}
 }
 
@@ -312,7 +317,8 @@ func TestFewLooksOnSubjectsThatFail(t *testing.T) {
 	p, _ := newTestFlight(t)
 	var in []*delivery
 	for i := range 2 * maxFailingLooks {
-		d := &delivery{fate: seek, subject: string(rune('a' + i)), server: "a", firing: schedule.Firing{Partition: "a1", Lease: time.Minute, Received: time.Now(), MayBeStored: true}}
+		d := &delivery{fate: seek, subject: string(rune('a' + i)), server: "a",
+			firing: schedule.Firing{Partition: "a1", Lease: time.Minute, Received: time.Now(), MayBeStored: true}}
 		lane, _ := p.flight.subjects.Enter(d.subject, p.size(), 0)
 		p.flight.subjects.Leave(lane, 0, lanes.Fails)
 		if p.enter(d) == lanes.In {
@@ -355,7 +361,8 @@ func TestHealth(t *testing.T) {
 		t.Error("what no look shows is tried with one event, and told meanwhile")
 	}
 	h.refused(full, 7)
-	if h.now().good() || h.noteLife(true) || h.now().good() || !h.noteLook(nil) || !h.noteLife(false) || h.problem() != nil || !h.now().admits(1) {
+	if h.now().good() || h.noteLife(true) || h.now().good() || !h.noteLook(nil) || !h.noteLife(false) ||
+		h.problem() != nil || !h.now().admits(1) {
 		t.Error("it is over once an event is stored, which a duplicate is not")
 	}
 	h.noteSilence(time.Now(), false)

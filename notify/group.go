@@ -11,21 +11,21 @@ import (
 )
 
 const (
-	// batchEvents and batchBytes bound a batch: JetStream takes 1,000 messages by default, and larger batches are no
-	// quicker by the event. One faulty event delays its whole batch.
+	// batchEvents and batchBytes limit a batch: JetStream takes 1,000 messages by default, and larger batches take as
+	// much time for each event. One faulty event delays its whole batch.
 	batchEvents = 500
 	batchBytes  = 1 << 20
-	// batchPayload is the largest payload of an event in a batch: larger ones may be refused for their size.
+	// batchPayload is the largest payload of an event in a batch. Larger ones may be refused for their size.
 	batchPayload = 32 << 10
-	// leastBatch is the smallest size to which refusals reduce batches.
+	// leastBatch is the lower bound of the size of batches after refusals.
 	leastBatch = 2
-	// batchRest is the time without batches after one that the server could not take.
+	// batchRest is the time without batches after a batch that the server could not take.
 	batchRest = time.Second
-	// batchPatience bounds the wait of the next batch for those with the server. A server that has just lost the
-	// leadership answers nothing.
+	// batchPatience limits the time for which the next batch waits for the batches with the server. A server that has
+	// just lost the leadership answers nothing.
 	batchPatience = time.Second
-	// maxFlying bounds the batches with the server: one while the next gathers, and another one once that is full, so
-	// that the server is busy while it is written.
+	// maxFlying limits the batches with the server: one while the next batch gathers, and a second one once that is
+	// full. So the server is busy while the second one is written.
 	maxFlying = 2
 )
 
@@ -37,16 +37,17 @@ const (
 	codeBatchDuplicate jetstream.ErrorCode = 10201
 )
 
-// noSample as a delivery's ahead says that its acknowledgement does not measure the pace.
+// noSample is a delivery's ahead if its acknowledgement does not measure the pace.
 const noSample = -1
 
-// group commits events together where the stream takes long to store each, as it does when it syncs each to disk. While
-// some are with the server the next gather, to be published as one of JetStream's atomic batches, which is synced once.
-// A lone event is published alone; so is everything where that is quicker, by the acknowledgements.
+// group publishes events together if the stream takes long to store each of them, as it does when it syncs each to
+// disk. While some events are with the server, the next ones gather. They are published as one atomic batch of
+// JetStream, which is synced once. A lone event is published alone. So are all events if that is quicker, judged by the
+// acknowledgements.
 //
-// A batch is all or nothing. So only events without a known obstacle gather: on trusted subjects, of ordinary size, on
-// their first try, so that the stream has not got them. If the server refuses a batch nevertheless, its events are
-// published alone.
+// JetStream stores a whole batch or nothing. So only events without a known obstacle gather: on trusted subjects, of
+// ordinary size, and on their first try, so that the stream does not have them. If the server refuses a batch
+// nevertheless, its events are published alone.
 //
 // Its methods may be called concurrently, also with flight.mu held.
 type group struct {
@@ -54,16 +55,16 @@ type group struct {
 	wake     chan struct{} // the flight has events to take
 
 	mu       sync.Mutex
-	allowed  bool              // by the stream
+	allowed  bool              // the stream allows batches
 	rest     time.Time         // no batches before this time
 	most     int               // events in a batch
 	largest  int               // payload in a batch, bytes
 	out      int               // lone events with the server
-	overdue  int               // of these, events that nobody waits for any longer
+	overdue  int               // lone events with the server whose wait is over
 	flying   int               // batches with the server
 	batches  map[uint64]*batch // by token, while an answer may come
 	gathered []*delivery
-	since    time.Time // arrival of the first of gathered, or the last publication
+	since    time.Time // arrival of the first gathered delivery, or the last publication
 	pace     pacer
 }
 
@@ -104,11 +105,11 @@ func (g *group) gather(d *delivery) bool {
 		g.since = time.Now()
 	}
 	g.gathered = append(g.gathered, d)
-	g.wakeIfReady() // these may be enough for another batch
+	g.wakeIfReady() // the gathered deliveries may be enough for another batch
 	return true
 }
 
-// busy reports whether the gathered deliveries should wait for more; g.mu is held.
+// busy reports whether the gathered deliveries should wait for further ones; g.mu is held.
 func (g *group) busy() bool {
 	switch {
 	case !g.batching():
@@ -122,7 +123,8 @@ func (g *group) busy() bool {
 // room returns the number of events to publish alone now; g.mu is held.
 func (g *group) room() int { return g.pace.room(g.out - g.overdue) }
 
-// sent counts an event that is published alone, and returns the number of others with the server, for acknowledged.
+// sent counts an event that is published alone. It returns the number of the other events with the server, for
+// acknowledged.
 func (g *group) sent() (ahead int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -143,7 +145,7 @@ func (g *group) acknowledged(ahead int, d time.Duration) {
 	g.pace.ackedAlone(ahead, ahead == 0 && g.out == 1, d, time.Now())
 }
 
-// aloneDone uncounts an event that was published alone.
+// aloneDone notes that an event published alone is no longer with the server.
 func (g *group) aloneDone() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -159,14 +161,14 @@ func (g *group) wakeIfReady() {
 	}
 }
 
-// find returns the batch of a token, or nil if none may be answered.
+// find returns the batch of a token, or nil if the batch waits for no answer.
 func (g *group) find(token uint64) *batch {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.batches[token]
 }
 
-// drop forgets a batch that nobody waits for any longer.
+// drop forgets a batch that waits for no answer any longer.
 func (g *group) drop(b *batch) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -184,7 +186,7 @@ func (g *group) committed(b *batch) {
 	g.markAnsweredLocked(b)
 }
 
-// refused takes the server's refusal of a batch, and reports whether one of its events may be stored.
+// refused takes the server's refusal of a batch. It reports whether the stream may have one of the events.
 func (g *group) refused(a answer) (stored bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -195,7 +197,7 @@ func (g *group) refused(a answer) (stored bool) {
 		g.allowed = false
 	case a.code == codeBatchTooLarge && g.most > leastBatch:
 		g.most = max(g.most/2, leastBatch)
-	default: // it arrived incomplete, for example, or the server has too many
+	default: // for example: it arrived incomplete, or the server has too many
 		g.rest = time.Now().Add(batchRest)
 	}
 	return false
@@ -223,7 +225,7 @@ func (g *group) tooLarge(bytes int) {
 	g.largest = min(g.largest, bytes-1)
 }
 
-// markAnswered notes that the server no longer has a batch, as far as is known. A second call does nothing.
+// markAnswered notes that the server, as far as known, no longer has a batch. A second call does nothing.
 func (g *group) markAnswered(b *batch) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -249,8 +251,8 @@ func (g *group) forget() {
 	}
 }
 
-// take takes out the gathered deliveries to publish now: each alone, and together as a batch with a token. Deliveries
-// on subjects that are not trusted yet are published alone.
+// take removes and returns the gathered deliveries to publish now: some alone, and others as one batch with a token.
+// Deliveries on subjects that are not trusted yet are published alone.
 func (g *group) take(token uint64) (alone []*delivery, b *batch, together []*delivery) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -22,7 +22,8 @@ func TestFullStreamAmongBatches(t *testing.T) {
 	t.Parallel()
 	nats := testenv.NATS(t)
 	config := jetstream.StreamConfig{
-		Name: "TIMERS", Subjects: []string{"timers.fired.>"}, Discard: jetstream.DiscardNew, MaxMsgs: 301, AllowAtomicPublish: true,
+		Name: "TIMERS", Subjects: []string{"timers.fired.>"}, Discard: jetstream.DiscardNew, MaxMsgs: 301,
+		AllowAtomicPublish: true,
 	}
 	if _, err := nats.JetStream().CreateStream(t.Context(), config); err != nil {
 		t.Fatal(err)
@@ -51,8 +52,9 @@ func TestLimitsOfBatches(t *testing.T) {
 		limits server.JSLimitOpts
 		judge  func(batched int) bool
 	}{
-		"100 messages":    {server.JSLimitOpts{MaxBatchSize: 100}, func(n int) bool { return n > 0 }},
-		"1 message":       {server.JSLimitOpts{MaxBatchSize: 1}, func(int) bool { return true }}, // of a batch of its own, if any
+		"100 messages": {server.JSLimitOpts{MaxBatchSize: 100}, func(n int) bool { return n > 0 }},
+		// of a batch of its own, if any
+		"1 message":       {server.JSLimitOpts{MaxBatchSize: 1}, func(int) bool { return true }},
 		"hardly any time": {server.JSLimitOpts{MaxBatchTimeout: time.Nanosecond}, func(int) bool { return true }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -64,7 +66,8 @@ func TestLimitsOfBatches(t *testing.T) {
 				r.publish(t, part...)
 			}
 			r.settler.expect(t, 2001, 0)
-			more := firings(2000, 500, "x") // a slow server refuses all that it was sent before its first refusal arrived
+			// a slow server refuses all that it was sent before its first refusal arrived
+			more := firings(2000, 500, "x")
 			r.publish(t, more...)
 			r.settler.expect(t, 2501, 0)
 			checkStream(t, testenv.Collect(t, r.js, "TIMERS"), slices.Concat(all, more, []schedule.Firing{first}))
@@ -214,7 +217,7 @@ func TestClusterIsKilledAmongBatches(t *testing.T) {
 	})
 }
 
-// killAmongBatches kills a server in each round, the one that which names, while firings are published.
+// killAmongBatches kills a server in each round, chosen by which, while firings are published.
 func killAmongBatches(t *testing.T, nats *natsProcesses, rounds int, which func(round int) int) {
 	t.Helper()
 	r, first := gathering(t, nats, nats.url(), func(p *notify.Publisher) {

@@ -18,7 +18,8 @@ import (
 
 // gathering starts a publisher that publishes batches, once it knows that the stream takes them. It returns the one
 // firing that is published by then.
-func gathering(t *testing.T, nats natsServer, url string, configure func(*notify.Publisher)) (*running, schedule.Firing) {
+func gathering(t *testing.T, nats natsServer, url string, configure func(*notify.Publisher)) (*running,
+	schedule.Firing) {
 	t.Helper()
 	r := start(t, nats, url, nil, func(p *notify.Publisher) {
 		p.TakeForSlow()
@@ -76,7 +77,8 @@ func TestStreamWithoutBatches(t *testing.T) {
 	nats := testenv.NATS(t)
 	allow := func(js jetstream.JetStream, allowed bool) {
 		t.Helper()
-		config := jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"}, AllowAtomicPublish: allowed}
+		config := jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"},
+			AllowAtomicPublish: allowed}
 		if _, err := js.CreateOrUpdateStream(t.Context(), config); err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +125,8 @@ func TestRefusedBatches(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			nats := testenv.NATS(t, func(o *server.Options) { o.MaxPayload = c.payload })
-			config := jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"}, MaxMsgSize: c.message, AllowAtomicPublish: true}
+			config := jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"},
+				MaxMsgSize: c.message, AllowAtomicPublish: true}
 			if _, err := nats.JetStream().CreateStream(t.Context(), config); err != nil {
 				t.Fatal(err)
 			}
@@ -224,7 +227,8 @@ func TestRunEndsAmongBatches(t *testing.T) {
 		r.stop(t)
 		settled, released, _ := r.settler.counts()
 		if settled+released != len(all)+1 || r.InFlight() != 0 {
-			t.Fatalf("round %d: %d settled and %d given back of %d, %d in flight", round, settled, released, len(all)+1, r.InFlight())
+			t.Fatalf("round %d: %d settled and %d given back of %d, %d in flight", round, settled, released, len(all)+1,
+				r.InFlight())
 		}
 	}
 }

@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// probeInterval is the interval of looks at a healthy stream. With probeTimeout it is under the 5 s within which a
-	// failure must show.
+	// probeInterval is the interval of looks at a healthy stream. Together with probeTimeout it is below the 5 s within
+	// which a failure must show.
 	probeInterval = 1500 * time.Millisecond
 	// firstProbe and longestProbe bound the pause between looks at a stream that refused events.
 	firstProbe   = 100 * time.Millisecond
 	longestProbe = 2 * time.Second
 	// staleAfter bounds the age of JetStream's last good answer.
 	staleAfter = 4500 * time.Millisecond
-	// trialTime is the time without a refusal after which a stream that looks healthy counts as such, though it has
-	// stored no event.
+	// trialTime is the time after which a stream counts as healthy again if it looks healthy, has refused nothing
+	// since, and has not stored an event either.
 	trialTime = 5 * time.Second
 )
 
@@ -36,18 +36,19 @@ type health struct {
 
 type healthState struct {
 	connected  bool
-	changedAt  time.Time // when connected changed
-	fault      error     // why the stream takes no events; nil if it does
+	changedAt  time.Time // time of the last change of connected
+	fault      error     // the reason why the stream takes no events; nil if it takes them
 	faultSince time.Time
-	// looked says that a look at the stream has found the fault, so that a look can find its end. Otherwise an event
-	// was refused for a reason that no look shows; once the stream looks healthy, events are tried one at a time.
+	// looked means that a look at the stream has found the fault, so that a look can also find its end. If it is false,
+	// an event was refused for a reason that no look shows. Then, once the stream looks healthy, events are tried one
+	// at a time.
 	looked     bool
-	trialSince time.Time // since when events are tried; zero if none are
+	trialSince time.Time // begin of the trial; zero without one
 	faultBytes int       // payload bytes of the last refused event
 	probes     int       // looks during a fault, since the last acknowledgement
 	lastGood   time.Time // JetStream's last good answer
 	acked      time.Time // last acknowledgement of an event in flight
-	silent     time.Time // since when acknowledgements are overdue; zero if none is
+	silent     time.Time // time since which acknowledgements are overdue; zero if none is
 	denied     bool      // while silent: the NATS user may not publish
 }
 
@@ -64,7 +65,7 @@ func (s healthState) good() bool { return s.connected && (s.fault == nil || s.tr
 // trial reports whether events are tried one at a time, to find out whether the stream takes them again.
 func (s healthState) trial() bool { return s.fault != nil && !s.trialSince.IsZero() }
 
-// admits reports whether further firings may be claimed while some are in flight.
+// admits reports whether further firings may be claimed, given the number in flight.
 func (s healthState) admits(inFlight int) bool { return s.good() && (inFlight == 0 || !s.trial()) }
 
 // setConnected notes whether NATS is connected, and reports whether that has changed.
@@ -80,8 +81,8 @@ func (h *health) setConnected(connected bool) (news bool) {
 	return true
 }
 
-// noteLife notes that the stream has the event of an answer, whether or not anybody still waits for it. It reports
-// whether that proves that the stream takes events again; a duplicate does not.
+// noteLife notes an answer which shows that the stream has an event, whether or not a delivery still waits for it. It
+// reports whether the answer proves that the stream takes events again; a duplicate proves nothing.
 func (h *health) noteLife(duplicate bool) (again bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -118,8 +119,8 @@ func (h *health) noteSilence(now time.Time, denied bool) {
 	}
 }
 
-// refused notes that the stream refused an event. If it would refuse others too, they wait until it looks healthy
-// again.
+// refused notes that the stream has refused an event. If it would refuse other events too, these wait until it looks
+// healthy again.
 func (h *health) refused(a answer, payloadBytes int) {
 	switch a.class {
 	case FailureNoStream, FailureFull, FailureUnavailable:
@@ -130,7 +131,7 @@ func (h *health) refused(a answer, payloadBytes int) {
 	}
 }
 
-// noteFault holds events back until the stream looks healthy again. looked says that a look has found the fault. h.mu
+// noteFault holds events back until the stream looks healthy again. looked means that a look has found the fault. h.mu
 // is held.
 func (h *health) noteFault(err error, looked bool) {
 	if h.is.fault == nil {
@@ -188,12 +189,14 @@ func (h *health) problem() error {
 		return fmt.Errorf("JetStream has not answered for %v", since(is.lastGood))
 	case is.denied:
 		return &diag.Fault{
-			What:   fmt.Sprintf("no event has been acknowledged for %v: the NATS user may not publish it", since(is.silent)),
+			What: fmt.Sprintf("no event has been acknowledged for %v: the NATS user may not publish it",
+				since(is.silent)),
 			Remedy: "let the NATS user publish to " + h.Streams.SubjectAll(keys.Fired),
 		}
 	case !is.silent.IsZero():
 		return &diag.Fault{
-			What:   fmt.Sprintf("no event has been acknowledged for %v, though JetStream answers other calls", since(is.silent)),
+			What: fmt.Sprintf("no event has been acknowledged for %v, though JetStream answers other calls",
+				since(is.silent)),
 			Remedy: streams.UnansweredFix,
 		}
 	}

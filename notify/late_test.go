@@ -108,14 +108,16 @@ func TestTooLateToFire(t *testing.T) {
 		id := f.Key.ID
 		e, isFired := fired[id]
 		letter, isDead := letters[id]
-		if is := (map[bool]string{isFired: fires, isDead: dead})[true]; is != want[id].fate && (is != "" || want[id].fate != gone) {
+		if is := (map[bool]string{isFired: fires, isDead: dead})[true]; is != want[id].fate &&
+			(is != "" || want[id].fate != gone) {
 			t.Errorf("%s by %v with %+v: %q, want %q", f.Key, f.ClaimedAt.Sub(f.Due.Time()), f.Late, is, want[id].fate)
 			continue
 		}
 		if isDead {
 			e = letter
 		}
-		if (isFired || isDead) && (e.Late != f.Late || e.DeadReason != want[id].reason || string(e.Data) != `{"order":42}` || e.Attempt != 1 || e.MaxAttempts != 3 ||
+		if (isFired || isDead) && (e.Late != f.Late || e.DeadReason != want[id].reason ||
+			string(e.Data) != `{"order":42}` || e.Attempt != 1 || e.MaxAttempts != 3 ||
 			e.ID != keys.EventID(f.Key.String(), int64(f.Due), 1)) {
 			t.Errorf("%s: %+v, want the reason %q", f.Key, e, want[id].reason)
 		}
@@ -123,7 +125,8 @@ func TestTooLateToFire(t *testing.T) {
 	r.stop(t)
 	late := r.metrics.counts().late
 	for id, w := range want {
-		if action := late[id]; action != map[string]notify.LateAction{dead: notify.LateDead, gone: notify.LateDrop}[w.fate] {
+		if action := late[id]; action != map[string]notify.LateAction{dead: notify.LateDead,
+			gone: notify.LateDrop}[w.fate] {
 			t.Errorf("it told %q of the timer %s, which is %s", action, id, w.fate)
 		}
 	}
@@ -143,7 +146,8 @@ func TestLateAndPerhapsPublished(t *testing.T) {
 	r := start(t, nats, nats.URL(), p, nil)
 	set := func(id string, args ...any) {
 		t.Helper()
-		if err := p.Client.FCall(t.Context(), "timer_set", []string{"app1:late:a:" + id}, append([]any{"x", "PX", 1}, args...)...).Err(); err != nil {
+		if err := p.Client.FCall(t.Context(), "timer_set", []string{"app1:late:a:" + id},
+			append([]any{"x", "PX", 1}, args...)...).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -167,7 +171,8 @@ func TestLateAndPerhapsPublished(t *testing.T) {
 	p.WaitEmpty()
 	letters := r.deadLetters(t, 3)
 	for id, maybe := range map[string]bool{"reclaimed": true, "unclear": true, "untried": false} {
-		if reason := letters[id].DeadReason; !strings.HasPrefix(reason, event.ReasonLate) || strings.HasSuffix(reason, "; may have been published") != maybe {
+		if reason := letters[id].DeadReason; !strings.HasPrefix(reason, event.ReasonLate) ||
+			strings.HasSuffix(reason, "; may have been published") != maybe {
 			t.Errorf("%s: the reason is %q; perhaps published: %v", id, reason, maybe)
 		}
 	}
@@ -206,7 +211,8 @@ func TestLateWhereNoDeadLetterIsTaken(t *testing.T) {
 					t.Fatal(err)
 				}
 				// Nor can it be made again.
-				if _, err := r.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "OTHER", Subjects: []string{"timers.dead.x.y.z"}}); err != nil {
+				if _, err := r.js.CreateStream(t.Context(),
+					jetstream.StreamConfig{Name: "OTHER", Subjects: []string{"timers.dead.x.y.z"}}); err != nil {
 					t.Fatal(err)
 				}
 			},
@@ -274,11 +280,12 @@ func TestLateWhereSomeDeadLettersAreDenied(t *testing.T) {
 	t.Parallel()
 	nats := testenv.NATS(t, denying("timers.dead.app1.late.denied"))
 	r := start(t, nats, asTimerd(nats), nil, func(p *notify.Publisher) {
-		p.AckWait = 3 * time.Second // for those that are denied
+		p.AckWait = 3 * time.Second // for the denied ones
 		p.Window = 400
 	})
 	for i := range 50 {
-		r.publish(t, lateFiring(lateKey("denied", i), time.Hour, most(time.Minute)), lateFiring(lateKey("granted", i), time.Hour, most(time.Minute)))
+		r.publish(t, lateFiring(lateKey("denied", i), time.Hour, most(time.Minute)),
+			lateFiring(lateKey("granted", i), time.Hour, most(time.Minute)))
 	}
 	r.deadLetters(t, 50)
 	for range 2 {
@@ -319,7 +326,9 @@ func TestLateLettersWithoutAnAnswer(t *testing.T) {
 func denying(subjects ...string) testenv.NATSOption {
 	return func(o *server.Options) {
 		o.Users = []*server.User{
-			{Username: "timerd", Password: "x", Permissions: &server.Permissions{Publish: &server.SubjectPermission{Allow: []string{">"}, Deny: subjects}}},
+			{Username: "timerd", Password: "x",
+				Permissions: &server.Permissions{Publish: &server.SubjectPermission{Allow: []string{">"},
+					Deny: subjects}}},
 			{Username: "all", Password: "x"},
 		}
 		o.NoAuthUser = "all"
@@ -375,7 +384,8 @@ func TestLateLettersAreStoredOnce(t *testing.T) {
 	t.Parallel()
 	nats := testenv.NATS(t)
 	r := start(t, nats, nats.URL(), nil, nil)
-	f, forged := lateFiring(lateKey("a", 0), time.Hour, most(time.Minute)), lateFiring(lateKey("a", 1), time.Hour, most(time.Minute))
+	f, forged := lateFiring(lateKey("a", 0), time.Hour, most(time.Minute)), lateFiring(lateKey("a", 1), time.Hour,
+		most(time.Minute))
 	message := forgery(forged)
 	if _, err := r.js.PublishMsg(t.Context(), message); err != nil {
 		t.Fatal(err)

@@ -18,15 +18,15 @@ import (
 const (
 	// letterShare is the part of the window, in firings and bytes, for dead letters.
 	letterShare = 4
-	// letterFlow is the time after a stored dead letter for which others wait for room in that part. Later they are
-	// given back.
+	// letterFlow is the time for which dead letters wait for room after one was stored. After that time they are given
+	// back.
 	letterFlow = time.Second
-	// logLateEvery is the interval of lines about timers that are too late, above the level for debugging.
+	// logLateEvery is the interval of log lines about timers that are too late, above the level for debugging.
 	logLateEvery = 10 * time.Second
 )
 
-// letters is the firings that become dead letters. They fill a part of the window at most, in which each subject has a
-// lane: dead letters that NATS refuses hold up no firing. Its methods may be called concurrently.
+// letters has the firings that become dead letters. They fill a part of the window at most. In that part each subject
+// has a lane: so dead letters that NATS refuses delay no firing. The methods of letters may be called concurrently.
 type letters struct {
 	*Options
 	js       jetstream.JetStream
@@ -35,7 +35,7 @@ type letters struct {
 	health   *health
 	subjects *lanes.Window
 	wake     chan struct{} // wakes run
-	kick     chan struct{} // signalled at the end of each
+	kick     chan struct{} // signals the end of each
 
 	mu     sync.Mutex
 	queue  []*delivery // to be published
@@ -48,7 +48,7 @@ func (l *letters) room() lanes.Load {
 	return lanes.Load{Tries: max(l.Window/letterShare, 1), Bytes: max(l.WindowBytes/letterShare, 1)}
 }
 
-// awaited reports whether a dead letter should wait until others are stored, which is soon.
+// awaited reports whether a dead letter should wait until others are stored, because that is soon.
 func (l *letters) awaited() bool {
 	if l.subjects.Load().Fits(l.room(), 1) {
 		return false
@@ -61,8 +61,8 @@ func (l *letters) awaited() bool {
 // idle reports whether no dead letter is under way.
 func (l *letters) idle() bool { return l.subjects.Load().Tries == 0 }
 
-// take takes over a firing in the window that becomes a dead letter, or gives it back if its subject's lane does not
-// admit it.
+// take takes over a firing in the window that becomes a dead letter. It gives the firing back if the lane of the
+// subject does not admit the letter.
 func (l *letters) take(d *delivery) {
 	var answer lanes.Answer
 	d.subject = l.Streams.Subject(d.firing.Key, keys.Dead)
@@ -76,7 +76,7 @@ func (l *letters) take(d *delivery) {
 	signal(l.wake)
 }
 
-// setAside gives a firing back for a while, because of the answer of its dead letter's lane.
+// setAside gives a firing back for a while. answer is the answer of the lane of its dead letter.
 func (l *letters) setAside(d *delivery, answer lanes.Answer) {
 	if answer != lanes.Failing {
 		l.window.giveBack(d, schedule.OutcomeGivenBack, crowdedPause)
@@ -85,7 +85,7 @@ func (l *letters) setAside(d *delivery, answer lanes.Answer) {
 	l.window.park(d, answer)
 }
 
-// run publishes dead letters until ctx ends and none is under way. It gives the rest back.
+// run publishes dead letters until ctx ends and none is being published. It gives the rest back.
 func (l *letters) run(ctx context.Context) {
 	var publishing sync.WaitGroup
 	defer publishing.Wait()
@@ -118,15 +118,15 @@ func (l *letters) publish(ctx context.Context, d *delivery) error {
 	return streams.Bury(publishing, l.js, l.Streams, e)
 }
 
-// mayBeStored reports whether a letter may be in the stream after this error: JetStream has not refused it.
+// mayBeStored reports whether a letter may be in the stream after an error, because JetStream has not refused it.
 func mayBeStored(err error) bool {
 	_, refused := errors.AsType[*jetstream.APIError](err)
 	return err != nil && !refused && !errors.Is(err, errExpiring) && !errors.Is(err, jetstream.ErrNoStreamResponse) &&
 		!errors.Is(err, nats.ErrReconnectBufExceeded) && !errors.Is(err, nats.ErrMaxPayload)
 }
 
-// end settles a firing whose dead letter is stored, or gives it back after a failure. One whose letter may be stored is
-// given back as such, so that nobody holds or cancels it, and it becomes the same letter again.
+// end settles a firing whose dead letter is stored, or gives it back after a failure. If the letter may be stored, the
+// firing is given back as perhaps published. Then nobody holds or cancels it, and it becomes the same letter again.
 func (l *letters) end(ctx context.Context, d *delivery, err error) {
 	bytes := len(d.firing.Payload)
 	d.mayBeStored = d.mayBeStored || mayBeStored(err)
@@ -148,8 +148,9 @@ func (l *letters) end(ctx context.Context, d *delivery, err error) {
 	default:
 		l.setAside(d, lanes.Failing)
 		if l.subjects.Leave(d.lane, bytes, lanes.Fails) {
-			l.Logger.Warn("the dead letters on this subject are not stored: timers that are too late wait, and one at a time is"+
-				" tried again", "subject", d.subject, "err", err)
+			l.Logger.Warn(
+				"the dead letters on this subject are not stored: timers that are too late wait, and one at a time is"+
+					" tried again", "subject", d.subject, "err", err)
 		}
 	}
 	l.gate.announce()
@@ -179,7 +180,8 @@ func (l *letters) reportLate(d *delivery, action LateAction) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if count := l.late.add(time.Now(), 1); count > 0 {
-		l.Logger.Warn("timers are too late to fire: by their limits they are dead letters or dropped; this is the last one",
+		l.Logger.Warn(
+			"timers are too late to fire: by their limits they are dead letters or dropped; this is the last one",
 			"count", count, "key", f.Key.String(), "due_at", f.Due.Time(), "attempt", d.attempt,
 			"source", string(action), "err", d.reason)
 	}

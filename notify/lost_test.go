@@ -47,7 +47,8 @@ func TestLostEventsAreNoticed(t *testing.T) {
 	// told waits for one line about the loss, and for the count of all.
 	told := func(text string, total uint64) {
 		t.Helper()
-		testenv.Eventually(t, patience, func() bool { return r.metrics.counts().lost == total }, "the count of lost events")
+		testenv.Eventually(t, patience, func() bool { return r.metrics.counts().lost == total },
+			"the count of lost events")
 		for line := range logged {
 			if strings.Contains(line, "NATS has lost events") {
 				if !strings.Contains(line, "level=ERROR") || !strings.Contains(line, text) {

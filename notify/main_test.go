@@ -54,9 +54,11 @@ func startNATS(t *testing.T, servers int) *natsProcesses {
 	}
 	for i, addr := range n.addrs {
 		dir := t.TempDir()
-		text := fmt.Sprintf("server_name: s%d\nlisten: %q\njetstream { store_dir: %q, sync_interval: always }\n", i, addr, dir)
+		text := fmt.Sprintf("server_name: s%d\nlisten: %q\njetstream { store_dir: %q, sync_interval: always }\n", i,
+			addr, dir)
 		if servers > 1 {
-			text += fmt.Sprintf("cluster { name: c, listen: %q, routes: [%q] }\n", routes[i], "nats://"+strings.Join(routes, `", "nats://`))
+			text += fmt.Sprintf("cluster { name: c, listen: %q, routes: [%q] }\n", routes[i],
+				"nats://"+strings.Join(routes, `", "nats://`))
 			text = strings.ReplaceAll(text, `\"`, `"`)
 		}
 		n.files = append(n.files, filepath.Join(dir, "nats.conf"))

@@ -21,7 +21,8 @@ const (
 // Failure is the class of a publication error.
 type Failure string
 
-// The classes of failure. After all but FailureTooLarge the firing is published again as it is, while its lease lasts.
+// The classes of failure. A firing is published again as it is, while its lease lasts; only after FailureTooLarge it is
+// published without its payload.
 const (
 	FailureDisconnected Failure = "disconnected" // the connection is down, or went down before the acknowledgement came
 	FailureTimeout      Failure = "timeout"      // no acknowledgement in time
@@ -48,17 +49,18 @@ type Options struct {
 	MaxAttempts func(keys.Key) int
 	// PayloadAttempt says whether an attempt stated by a payload counts, if it is at most MaxAttempts. Default: true.
 	PayloadAttempt bool
-	// Late has the limits of timers without their own. Default: no limits.
+	// Late has the limits for timers without their own. Default: no limits.
 	Late policy.Rules[policy.Limit]
 	// ContentType is the encoding of payloads, see event.Event. Default: by their content.
 	ContentType string
 
-	// Window bounds the firings in flight, from Publish to the acknowledgement. It also bounds, for each server of the
+	// Window limits the firings in flight, from Publish to the acknowledgement. It also limits, for each server of the
 	// schedule, the firings from Publish until they are settled or given back. Default: 4,096.
 	Window int
-	// WindowBytes bounds the payload bytes of the firings in flight. A single firing may have more. Default: 64 MiB.
+	// WindowBytes limits the payload bytes of the firings in flight. A single firing may have more. Default: 64 MiB.
 	WindowBytes int
-	// AckWait is the wait for an acknowledgement before the next try, at most until the lease ends. Default: 5 s.
+	// AckWait is the time to wait for an acknowledgement before the next try, at most until the lease ends. Default:
+	// 5 s.
 	AckWait time.Duration
 	// DrainTimeout bounds Run's work after its context has ended. Default: 5 s.
 	DrainTimeout time.Duration
@@ -66,7 +68,7 @@ type Options struct {
 	// Permit is called at each check of the stream. While it returns an error, no event is published. It must return
 	// quickly. Default: it returns nil.
 	Permit func() error
-	// Written asks whether the stream can be written. Default: its own.
+	// Written asks whether the server can write the stream. By default a Publisher has its own.
 	Written *streams.WriteErrors
 
 	// Metrics counts the Publisher's work. Default: nothing is counted.
@@ -76,8 +78,8 @@ type Options struct {
 // Metrics counts the work of a Publisher. Its methods may be called concurrently, must return quickly, and must not
 // call the Publisher.
 type Metrics interface {
-	// Fired counts an acknowledged firing. lateness is the time from its due time to its publication. A duplicate was in
-	// JetStream already, from an earlier try or another timerd.
+	// Fired counts an acknowledged firing. lateness is the time from its due time to its publication. duplicate means
+	// that the event was in JetStream already, from an earlier try or another timerd.
 	Fired(f *schedule.Firing, lateness time.Duration, duplicate bool)
 	// Failed counts a failed try.
 	Failed(class Failure)
@@ -87,9 +89,9 @@ type Metrics interface {
 	Released(n int)
 	// SetAside counts a firing that is parked because NATS does not take its subject.
 	SetAside(f *schedule.Firing)
-	// Late counts a firing that was claimed too late, when its dead letter is stored or it is dropped.
+	// Late counts a firing that was claimed too late, once its dead letter is stored or it is dropped.
 	Late(f *schedule.Firing, action LateAction)
-	// Lost counts events that NATS has lost after acknowledging them to this Publisher, at least n.
+	// Lost counts events that NATS has lost after it had acknowledged them to this Publisher. n is a lower bound.
 	Lost(n uint64)
 }
 

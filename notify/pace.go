@@ -7,40 +7,41 @@ import (
 )
 
 const (
-	// fewestAhead is the number of events ahead that makes an acknowledgement measure the time of each. A server may
-	// answer only once it has stored all of them, so fewer would look slow.
+	// fewestAhead is the least number of events ahead with which an acknowledgement measures the time of each event. A
+	// server may answer only once it has stored all of them, so with fewer events each would look slow.
 	fewestAhead = 16
-	// paceBatches and paceFor bound the number and age of the batches of which the quickest counts: a stall of the disk
-	// says nothing about later batches. After paceFor without a batch, one is tried.
+	// paceBatches and paceFor limit the number and the age of measured batches. The quickest of these counts, because a
+	// stall of the disk says nothing about later batches. After paceFor without a batch, one is tried.
 	paceBatches = 16
 	paceFor     = 2 * time.Second
-	// manyEvents is the size that makes a batch measure the time of each event: in a small one the fixed cost prevails.
+	// manyEvents is the least size with which a batch measures the time of each event. In a smaller batch the fixed
+	// cost prevails.
 	manyEvents = 100
-	// firstBatch and firstShare are the assumed times of a batch, and of each event in a large one, before any was
+	// firstBatch and firstShare are the assumed times of a batch, and of each event in a large batch, before any was
 	// measured: those of a disk of 2026 with 0.2 ms for a sync.
 	firstBatch = 3 * time.Millisecond
 	firstShare = 40 * time.Microsecond
-	// gain is the least gain in speed that makes a batch worth it.
+	// gain is the least gain in speed for which a batch is worth while.
 	gain = 2
-	// sample is the number of events that measure the time of each: so many may always be with the server, once one was
-	// acknowledged.
+	// sample is the number of events that measure the time of each event. So many may always be with the server, once
+	// one was acknowledged.
 	sample = 2 * fewestAhead
-	// firstStale is the age of a measurement after which a sample is published alone: the disk may be slow indeed, or
-	// the machine had stalled. The next age is twice as long, and so on up to stale.
+	// firstStale is the age of a measurement after which a sample is published alone: the disk may really be slow, or
+	// the machine had stalled. The next such age is twice as long, and so on up to stale.
 	firstStale = 100 * time.Millisecond
 	stale      = 10 * time.Second
 )
 
-// pace estimates the time of events stored one by one, and together, from acknowledgements alone. An event that took
-// longer than a lone one waited for those ahead of it, so a distant server does not look slow. The zero value knows
-// nothing.
+// pace estimates the times of events stored one by one, and together, from acknowledgements alone. If an event took
+// longer than a lone one, it waited for the events ahead of it. So a distant server does not look slow. The zero value
+// knows nothing.
 type pace struct {
 	known          bool          // an event was acknowledged
 	rtt            time.Duration // latency of an event alone with the server
 	perEvent       time.Duration // time of each event behind others; 0 before it is known
 	at             time.Time     // last measurement of perEvent, or its beginning
 	remeasureAfter time.Duration
-	batches        []batchTime // the last ones
+	batches        []batchTime // the last batches
 }
 
 // batchTime is the measured time of a batch.
@@ -50,8 +51,8 @@ type batchTime struct {
 	at     time.Time
 }
 
-// ackedAlone records the latency d of an event with ahead others ahead of it. lone says that the server had no other in
-// the meantime.
+// ackedAlone records the latency d of an event published alone behind ahead others. lone means that the server had no
+// other event meanwhile.
 func (p *pace) ackedAlone(ahead int, lone bool, d time.Duration, now time.Time) {
 	p.known = true
 	if lone {
@@ -93,9 +94,9 @@ func (p *pace) ofBatch(n int) time.Duration {
 	return max(cmp.Or(whole, firstBatch), cmp.Or(share, firstShare)*time.Duration(n))
 }
 
-// room returns the number of further events to publish alone while out are with the server: those that take as long as
-// a batch would, or a sample. Any more should wait for each other. The very first one is alone, to measure the distance
-// of the server.
+// room returns the number of further events to publish alone while out are with the server: as many as take the time of
+// a batch, or a sample. Further events should wait for each other. The very first event goes alone, to measure the
+// distance of the server.
 func (p *pace) room(out int) int {
 	switch {
 	case !p.known:
@@ -106,7 +107,8 @@ func (p *pace) room(out int) int {
 	return max(int(p.ofBatch(out)/p.perEvent), sample) - out
 }
 
-// split returns the numbers of n events to publish alone, and together, with room for so many alone. The rest waits.
+// split splits n events into a number to publish alone and a number to publish together, with room for so many alone.
+// The rest waits.
 func (p *pace) split(n, room int, now time.Time) (alone, together int) {
 	p.batches = slices.DeleteFunc(p.batches, func(b batchTime) bool { return now.Sub(b.at) > paceFor })
 	switch {
@@ -124,5 +126,5 @@ func (p *pace) split(n, room int, now time.Time) (alone, together int) {
 	return 0, n
 }
 
-// together reports whether a batch of n events is worth it.
+// together reports whether a batch of n events is worth while.
 func (p *pace) together(n int) bool { return time.Duration(n)*p.perEvent > gain*p.ofBatch(n) }

@@ -26,15 +26,23 @@ func TestPace(t *testing.T) {
 		n    int
 		want int // of n, how many alone
 	}{
-		"nothing is known":                   {pace{}, 500, 100},
-		"far away, only the first one alone": {measured(measured(pace{}, 1, 1, 8*time.Microsecond, 50*time.Millisecond, now), sample, sample, 8*time.Microsecond, 50*time.Millisecond, now), 500, 500},
-		"unsynced":                           {measured(lone(8*time.Microsecond, 0), 500, 100, 8*time.Microsecond, 0, now), 500, 500},
-		"unsynced and far away":              {measured(lone(8*time.Microsecond, 5*time.Millisecond), 500, 100, 8*time.Microsecond, 5*time.Millisecond, now), 500, 500},
-		"synced":                             {measured(lone(200*time.Microsecond, 0), 500, 100, 200*time.Microsecond, 0, now), 500, 0},
-		"synced, few":                        {measured(lone(200*time.Microsecond, 0), 500, 100, 200*time.Microsecond, 0, now), 20, 20},
-		"synced, slow disk, few":             {measured(lone(2*time.Millisecond, 0), 500, 100, 2*time.Millisecond, 0, now), 20, 0},
-		"synced, never a lone one":           {measured(pace{}, 500, 100, 200*time.Microsecond, time.Millisecond, now), 500, 0},
-		"synced, measured a while ago":       {measured(pace{}, 500, 100, 200*time.Microsecond, 0, now.Add(-time.Minute)), 500, sample},
+		"nothing is known": {pace{}, 500, 100},
+		"far away, only the first one alone": {measured(measured(pace{}, 1, 1, 8*time.Microsecond, 50*time.Millisecond,
+			now), sample, sample, 8*time.Microsecond, 50*time.Millisecond, now), 500, 500},
+		"unsynced": {measured(lone(8*time.Microsecond, 0), 500, 100, 8*time.Microsecond, 0,
+			now), 500, 500},
+		"unsynced and far away": {measured(lone(8*time.Microsecond, 5*time.Millisecond), 500, 100,
+			8*time.Microsecond, 5*time.Millisecond, now), 500, 500},
+		"synced": {measured(lone(200*time.Microsecond, 0), 500, 100, 200*time.Microsecond,
+			0, now), 500, 0},
+		"synced, few": {measured(lone(200*time.Microsecond, 0), 500, 100, 200*time.Microsecond,
+			0, now), 20, 20},
+		"synced, slow disk, few": {measured(lone(2*time.Millisecond, 0), 500, 100, 2*time.Millisecond, 0,
+			now), 20, 0},
+		"synced, never a lone one": {measured(pace{}, 500, 100, 200*time.Microsecond, time.Millisecond, now),
+			500, 0},
+		"synced, measured a while ago": {measured(pace{}, 500, 100, 200*time.Microsecond, 0,
+			now.Add(-time.Minute)), 500, sample},
 	} {
 		if got := first(c.p.split(c.n, 100, now)); got != c.want {
 			t.Errorf("%s: %d of %d are published alone, want %d (%+v)", name, got, c.n, c.want, c.p)

@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// probeTimeout bounds a question about the stream.
+	// probeTimeout bounds a request about the stream.
 	probeTimeout = 2 * time.Second
-	// remakeTimeout bounds making the streams again.
+	// remakeTimeout bounds the time for making the streams again.
 	remakeTimeout = 5 * time.Second
 )
 
-// prober looks at the stream from time to time, and soon after it refused an event.
+// prober looks at the stream from time to time, and soon after the stream has refused an event.
 type prober struct {
 	*Options
 	js     jetstream.JetStream
@@ -57,7 +57,8 @@ func (p *prober) look(ctx context.Context) {
 	}
 }
 
-// examine returns the obstacle for an event in the stream of the firings, or nil. It makes a missing stream.
+// examine returns the obstacle for an event in the stream of firings, or nil. It makes the stream again if it is
+// missing.
 func (p *prober) examine(ctx context.Context) error {
 	if err := p.Permit(); err != nil {
 		return err
@@ -90,12 +91,12 @@ func (p *prober) examine(ctx context.Context) error {
 	return err
 }
 
-// examineAccount returns the obstacle for an event in the account, where the stream itself has room. A question without
-// an answer holds no event back: perhaps a right is missing, and the next event shows.
+// examineAccount returns the obstacle for an event in the account, if the stream itself has room. A request without an
+// answer holds no event back: perhaps a right is missing, and the next event will show.
 func (p *prober) examineAccount(ctx context.Context) error {
 	account, err := streams.CheckAccount(ctx, p.js)
 	if err != nil {
-		p.Logger.Debug("cannot tell whether the account is full", "err", err)
+		p.Logger.Debug("it is unknown whether the account is full", "err", err)
 		return nil
 	}
 	return streams.AccountFullness(account, p.health.now().faultBytes)
@@ -112,20 +113,20 @@ func (p *prober) remake(ctx context.Context) error {
 	return nil
 }
 
-// streamRecord is the known state of the stream: the time for which it remembers ids, and the acknowledged sequences,
-// to notice a loss by a power cut before a sync, or by restored older files. A stream's sequences only rise. So an
-// event that is sent after another's acknowledgement has a higher one, and the stream's last is never below an
-// acknowledged one. Its methods may be called concurrently.
+// streamRecord is the known state of the stream. It has the time for which the stream remembers ids. It also has
+// acknowledged sequences, to notice a loss by a power cut before a sync, or by restored older files. The sequences of a
+// stream only rise. So an event that is sent after another's acknowledgement has a higher sequence, and the last
+// sequence of the stream is never below an acknowledged one. Its methods may be called concurrently.
 type streamRecord struct {
 	mu      sync.Mutex
 	knows   time.Duration // time for which it remembers ids, to drop duplicates; 0 before it is known
-	created time.Time     // of the stream; another time is another stream; zero before it is known
-	top     sequence      // highest acknowledged one
-	breach  *breach       // until the next look decides whether it is another stream
+	created time.Time     // creation time of the stream, which identifies it; zero before it is known
+	top     sequence      // highest acknowledged sequence
+	breach  *breach       // undecided until the next look: it may be another stream
 	below   int           // consecutive looks with too low a sequence
 }
 
-// breach is the sequence of an event, or of the next one, below an acknowledged one.
+// breach is a sequence, of an event or of the next one, that is below an acknowledged sequence.
 type breach struct{ seq, acknowledged uint64 }
 
 // duplicates returns the time for which the stream remembers ids, 0 before it is known.
@@ -142,8 +143,8 @@ func (r *streamRecord) highest() sequence {
 	return r.top
 }
 
-// note takes the sequence of an event that was stored now, and the highest acknowledged one before it was sent. It
-// reports whether they contradict each other. The next look then decides whether it is another stream.
+// note takes the sequence of an event that was stored now, and the highest acknowledged sequence before it was sent. It
+// reports whether the two contradict each other. If so, the next look decides whether it is another stream.
 func (r *streamRecord) note(after sequence, seq uint64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -159,15 +160,15 @@ func (r *streamRecord) note(after sequence, seq uint64) bool {
 	return false
 }
 
-// restart counts sequences anew from one on. r.mu is held.
+// restart begins to count sequences anew, from one on. r.mu is held.
 func (r *streamRecord) restart(seq uint64) {
 	r.top = sequence{r.top.age + 1, seq}
 	r.below = 0
 }
 
-// compare takes the stream's duplicate window, creation time and last sequence, and the highest acknowledged sequence
-// before they were asked for. It returns a proven breach, or nil. A new leader may not know all stored messages yet:
-// two looks must show too low a sequence.
+// compare takes a look at the stream: its duplicate window, creation time and last sequence. highest is the highest
+// acknowledged sequence before the look. It returns a proven breach, or nil. A new leader may not know all stored
+// messages yet, so two looks in a row must show too low a sequence.
 func (r *streamRecord) compare(knows time.Duration, created time.Time, last uint64, acknowledged sequence) *breach {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -55,7 +55,8 @@ type Publisher struct {
 }
 
 // NewPublisher returns a Publisher. nc must not buffer messages during a disconnection, because leases may have ended
-// by the reconnect. js is JetStream on the same connection, to watch the streams and create missing ones.
+// by the reconnect. js is JetStream on the same connection; the Publisher uses it to look at the streams and to create
+// missing ones.
 func NewPublisher(nc *nats.Conn, js jetstream.JetStream, s Settler) *Publisher {
 	p := &Publisher{Options: defaultOptions(), nc: nc, kick: make(chan struct{}, 1), stream: &streamRecord{}}
 	o := &p.Options
@@ -66,7 +67,8 @@ func NewPublisher(nc *nats.Conn, js jetstream.JetStream, s Settler) *Publisher {
 	subjects := newSubjects()
 	p.flight = &flight{
 		Options: o, gate: p.gate, window: p.window, health: p.health, stream: p.stream,
-		sender: newSender(o, nc), kick: p.kick, subjects: subjects, group: newGroup(subjects), deliveries: map[uint64]*delivery{}, late: tally{every: logLapsedEvery},
+		sender: newSender(o, nc), kick: p.kick, subjects: subjects, group: newGroup(subjects),
+		deliveries: map[uint64]*delivery{}, late: tally{every: logLapsedEvery},
 	}
 	p.seeker = &seeker{Options: o, js: js, flight: p.flight, wake: make(chan struct{}, 1)}
 	p.letters = &letters{
@@ -79,18 +81,18 @@ func NewPublisher(nc *nats.Conn, js jetstream.JetStream, s Settler) *Publisher {
 	return p
 }
 
-// newSubjects returns a window with a lane for each subject: untrusted ones may fill it while none is trusted.
+// newSubjects returns a window with a lane for each subject. Untrusted lanes may fill the window while none is trusted.
 func newSubjects() *lanes.Window { return lanes.New(lanes.Shares{Unknown: 2, Each: 1, Alone: true}) }
 
-// InFlight returns the number of firings that the Publisher has: at most Window for each server.
+// InFlight returns the number of firings in the Publisher: at most Window for each server.
 func (p *Publisher) InFlight() int {
 	inFlight, _ := p.window.state("")
 	return inFlight
 }
 
-// Wait returns nil once firings of a server, by its name, can be published: NATS is connected, the stream takes
-// messages as far as is known, and there is room in the window. Call it before claiming firings. It returns ctx's error
-// when ctx ends first, and ErrStopped when Run is ending.
+// Wait waits until firings of a server, given by its name, can be published, and then returns nil: NATS is connected,
+// the stream takes messages as far as known, and there is room in the window. Call it before claiming firings. It
+// returns ctx's error when ctx ends first, and ErrStopped when Run is ending.
 func (p *Publisher) Wait(ctx context.Context, server string) error {
 	ready := func() bool {
 		inFlight, room := p.window.state(server)
@@ -102,8 +104,8 @@ func (p *Publisher) Wait(ctx context.Context, server string) error {
 	return ctx.Err()
 }
 
-// Healthy returns nil while events can be published as far as is known, and otherwise an error that names the problem.
-// It answers from memory and may be called at any time.
+// Healthy returns nil while events can be published as far as known, and otherwise an error that names the problem. It
+// answers from memory and may be called at any time.
 func (p *Publisher) Healthy() error {
 	switch opened, stopped, _ := p.gate.state(); {
 	case stopped:
@@ -114,9 +116,9 @@ func (p *Publisher) Healthy() error {
 	return p.health.problem()
 }
 
-// Publish takes over claimed firings and returns once all of them are in the window: published, or about to be. It
-// takes them over even if it returns an error. If ctx has ended and there is no room for all, or if Run is ending, it
-// gives the rest back to the schedule, and the error says so.
+// Publish takes over claimed firings. It returns once all of them are in the window, published or about to be. It takes
+// them over even if it returns an error. If ctx has ended and there is no room for all, or if Run is ending, it gives
+// the rest back to the schedule, and the error says so.
 func (p *Publisher) Publish(ctx context.Context, firings []schedule.Firing) error {
 	deliveries, duplicates := make([]delivery, len(firings)), p.stream.duplicates()
 	for i := range firings {
@@ -148,8 +150,8 @@ func (p *Publisher) Publish(ctx context.Context, firings []schedule.Firing) erro
 // awaitsLetters reports whether a delivery waits until other dead letters are stored, which is soon.
 func (p *Publisher) awaitsLetters(d *delivery) bool { return d.fate == bury && p.letters.awaited() }
 
-// admit takes as many deliveries into the window as fit, and returns their number. It returns the ones now in flight
-// for the caller to publish.
+// admit takes as many deliveries into the window as fit, and returns their number. It also returns the admitted
+// deliveries that the caller has to publish.
 func (p *Publisher) admit(deliveries []delivery) (admitted []*delivery, taken int) {
 	p.admission.Lock()
 	defer p.admission.Unlock()
@@ -169,7 +171,7 @@ func (p *Publisher) admit(deliveries []delivery) (admitted []*delivery, taken in
 	return admitted, taken
 }
 
-// prepare returns the delivery of a firing, with its fate. JetStream remembers ids for the time of duplicates.
+// prepare returns the delivery of a firing, with its fate. duplicates is the time for which JetStream remembers ids.
 func (p *Publisher) prepare(f schedule.Firing, duplicates time.Duration) delivery {
 	most := p.MaxAttempts(f.Key)
 	attempt, other := attempts(&f, most, p.PayloadAttempt)
@@ -190,7 +192,7 @@ func (p *Publisher) prepare(f schedule.Firing, duplicates time.Duration) deliver
 	return d
 }
 
-// dispatch passes a delivery in the window to its stage, and reports whether that is the flight.
+// dispatch passes a delivery in the window to its stage, and reports whether that stage is the flight.
 func (p *Publisher) dispatch(d *delivery) (flies bool) {
 	switch d.fate {
 	case bury:
@@ -213,8 +215,8 @@ func (p *Publisher) dispatch(d *delivery) (flies bool) {
 	return true
 }
 
-// enter has a delivery enter the lane of its subject, if it may. Few of the events to look for may be on failing
-// subjects.
+// enter enters a delivery into the lane of its subject, if the lane admits it. Only few deliveries that the seeker has
+// to look for may be on failing subjects.
 func (p *Publisher) enter(d *delivery) (answer lanes.Answer) {
 	bytes, subjects := len(d.firing.Payload), p.flight.subjects
 	d.lane, answer = subjects.Enter(d.subject, p.size(), bytes)
@@ -228,9 +230,9 @@ func (p *Publisher) enter(d *delivery) (answer lanes.Answer) {
 	return lanes.In
 }
 
-// Run publishes until ctx ends. Then it takes no more firings, waits for the acknowledgements of those in flight,
-// settles them and gives the rest back, all within DrainTimeout. It returns an error only if it could not begin. Call
-// it once.
+// Run publishes until ctx ends. Then it takes no more firings. It waits for the acknowledgements of the firings in
+// flight, settles acknowledged firings and gives the rest back, all within DrainTimeout. It returns an error only if it
+// could not begin. Call it once.
 func (p *Publisher) Run(ctx context.Context) error {
 	status := p.nc.StatusChanged()
 	defer p.nc.RemoveStatusListener(status)
@@ -286,7 +288,7 @@ func (p *Publisher) Run(ctx context.Context) error {
 	return nil
 }
 
-// loop publishes failed deliveries again and gives overdue ones back. It ends with stop. When stop is nil it ends with
+// loop publishes failed deliveries again and gives overdue ones back. It ends with stop. If stop is nil it ends with
 // deadline, or when no delivery is left.
 func (p *Publisher) loop(stop <-chan struct{}, status <-chan nats.Status, deadline <-chan time.Time) {
 	timer := time.NewTimer(tick)
@@ -318,7 +320,7 @@ func (p *Publisher) loop(stop <-chan struct{}, status <-chan nats.Status, deadli
 	}
 }
 
-// noteConnection reads the connection's status, because a slow status listener misses changes. lost says that the
+// noteConnection reads the connection's status, because a slow status listener misses changes. lost means that the
 // connection was down in between, so that earlier messages will not be answered.
 func (p *Publisher) noteConnection(lost bool) {
 	connected, news := p.nc.Status() == nats.CONNECTED, false

@@ -31,7 +31,8 @@ func TestFullDiskHoldsFiringsBack(t *testing.T) {
 		r.settler.expect(t, 1, 10*(round+1))
 	}
 	r.healthy(t, patience, "stream TIMERS: the NATS server cannot write it")
-	for _, want := range []string{"TIMERS/msgs/1.blk: no space left on device", "to fix it: make space", "then restart nats-server"} {
+	for _, want := range []string{"TIMERS/msgs/1.blk: no space left on device", "to fix it: make space",
+		"then restart nats-server"} {
 		r.healthy(t, patience, want)
 	}
 	r.blocked(t)

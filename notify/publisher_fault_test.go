@@ -98,7 +98,8 @@ func TestLeasesRunOutWhileNATSIsAway(t *testing.T) {
 	r.healthy(t, patience, "NATS has been disconnected")
 	// A busy machine may take longer than the lease of the first ones, and never try them.
 	n := 0
-	for lease := 300 * time.Millisecond; r.metrics.counts().failed[notify.FailureDisconnected] == 0 && lease < patience; lease *= 2 {
+	for lease := 300 * time.Millisecond; r.metrics.counts().failed[notify.FailureDisconnected] == 0 &&
+		lease < patience; lease *= 2 {
 		all := firings(n, 10, "x")
 		for i := range all {
 			all[i].Lease = lease
@@ -116,13 +117,13 @@ func TestLeasesRunOutWhileNATSIsAway(t *testing.T) {
 	}
 }
 
-// ofDelay tries a test that needs a machine that is quicker than a delay, with longer ones until it was.
+// ofDelay runs a test that needs a machine quicker than a delay, with longer and longer delays until it succeeds.
 func ofDelay(t *testing.T, first time.Duration, try func(time.Duration) bool) {
 	t.Helper()
 	delay := first
 	for !try(delay) {
 		if delay *= 2; delay > patience/2 {
-			t.Fatal("it does not come to what is to be seen")
+			t.Fatal("the machine is slower than any delay")
 		}
 	}
 }
@@ -218,7 +219,8 @@ func TestFullStreamHoldsFiringsBack(t *testing.T) {
 	t.Parallel()
 	nats := testenv.NATS(t)
 	js := nats.JetStream()
-	config := jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"}, Discard: jetstream.DiscardNew, MaxMsgs: 5}
+	config := jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"},
+		Discard: jetstream.DiscardNew, MaxMsgs: 5}
 	stream, err := js.CreateStream(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
@@ -270,7 +272,8 @@ func TestStreamFullOfBytesHoldsFiringsBack(t *testing.T) {
 	t.Parallel()
 	nats := testenv.NATS(t)
 	js := nats.JetStream()
-	config := jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"}, Discard: jetstream.DiscardNew, MaxBytes: 20_000}
+	config := jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"},
+		Discard: jetstream.DiscardNew, MaxBytes: 20_000}
 	stream, err := js.CreateStream(t.Context(), config)
 	if err != nil {
 		t.Fatal(err)
@@ -316,7 +319,8 @@ func TestDeletedStreamIsMissedWithoutFirings(t *testing.T) {
 		if err := r.js.DeleteStream(t.Context(), "TIMERS"); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
 			return err
 		}
-		if _, err := r.js.CreateOrUpdateStream(t.Context(), jetstream.StreamConfig{Name: "OTHER", Subjects: []string{"timers.fired.x.>"}}); err != nil {
+		if _, err := r.js.CreateOrUpdateStream(t.Context(),
+			jetstream.StreamConfig{Name: "OTHER", Subjects: []string{"timers.fired.x.>"}}); err != nil {
 			return err
 		}
 		if _, err := r.js.Stream(t.Context(), "TIMERS"); !errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -369,20 +373,24 @@ func TestTooLargeEventFiresWithoutPayload(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			nats := testenv.NATS(t, limit.server)
-			config := jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"}, MaxMsgSize: limit.stream}
+			config := jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"},
+				MaxMsgSize: limit.stream}
 			if _, err := nats.JetStream().CreateStream(t.Context(), config); err != nil {
 				t.Fatal(err)
 			}
 			r := start(t, nats, nats.URL(), nil, nil)
 			collector := testenv.Collect(t, r.js, "TIMERS")
-			all := slices.Concat(firings(0, 3, strings.Repeat("x", 20_000)), firings(3, 3, strings.Repeat("x", 18_000)), firings(6, 1, strings.Repeat("\xff", 18_000)))
+			all := slices.Concat(firings(0, 3, strings.Repeat("x", 20_000)), firings(3, 3, strings.Repeat("x", 18_000)),
+				firings(6, 1, strings.Repeat("\xff", 18_000)))
 			r.publish(t, all...)
 			events := checkStream(t, collector, all)
 			for i, f := range all {
 				e := events[f.Key.String()]
 				whole := i >= 3 && i < 6
-				if whole && !bytes.Equal(e.Data, f.Payload) || !whole && (e.Data != nil || e.Status != event.StatusTooLarge) {
-					t.Errorf("%s of %d bytes fired with %d bytes and status %q", f.Key, len(f.Payload), len(e.Data), e.Status)
+				if whole && !bytes.Equal(e.Data, f.Payload) || !whole &&
+					(e.Data != nil || e.Status != event.StatusTooLarge) {
+					t.Errorf("%s of %d bytes fired with %d bytes and status %q", f.Key, len(f.Payload), len(e.Data),
+						e.Status)
 				}
 			}
 			r.settler.expect(t, 7, 0)
@@ -430,19 +438,21 @@ func TestFullServerHoldsFiringsBack(t *testing.T) {
 	const room = 1 << 20
 	nats := testenv.NATS(t, func(o *server.Options) { o.JetStreamMaxStore = room })
 	var log testenv.Output
-	r := start(t, nats, nats.URL(), nil, func(p *notify.Publisher) { p.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	r := start(t, nats, nats.URL(), nil,
+		func(p *notify.Publisher) { p.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
 	r.publish(t, firings(0, 2, strings.Repeat("x", room/2))...)
 	r.settler.expect(t, 2, 0)
 	r.publish(t, firings(2, 50, "x")...)
-	r.healthy(t, patience, "no more room for JetStream (max_file_store): nats: API error: code=503 err_code=10023 description=insufficient resources; "+
-		"to fix it: raise max_file_store")
+	r.healthy(t, patience, "no more room for JetStream (max_file_store): nats: API error: code=503 err_code=10023 "+
+		"description=insufficient resources; to fix it: raise max_file_store")
 	tries, well := r.metrics.counts().failed[notify.FailureUnavailable], false
 	testenv.Eventually(t, patience, func() bool {
 		well = well || r.Healthy() == nil
 		return r.metrics.counts().failed[notify.FailureUnavailable] >= tries+3
 	}, "events that are tried")
 	text := log.String()
-	if n := strings.Count(text, "events wait until the stream takes them"); well || n != 1 || strings.Contains(text, "takes events again") {
+	if n := strings.Count(text, "events wait until the stream takes them"); well || n != 1 ||
+		strings.Contains(text, "takes events again") {
 		t.Errorf("well in between: %t; it logged:\n%s", well, text)
 	}
 	stream, err := r.js.Stream(t.Context(), "TIMERS")
@@ -460,10 +470,12 @@ func TestUserWithoutTheRightToPublish(t *testing.T) {
 	t.Parallel()
 	allowed := &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"timers.fired.>"}}}
 	nats := testenv.NATS(t, func(o *server.Options) {
-		o.Users = []*server.User{{Username: "admin", Password: "a"}, {Username: "timerd", Password: "t", Permissions: allowed}}
+		o.Users = []*server.User{{Username: "admin", Password: "a"},
+			{Username: "timerd", Password: "t", Permissions: allowed}}
 		o.NoAuthUser = "admin"
 	})
-	r := start(t, nats, "nats://timerd:t@"+nats.Addr(), nil, func(p *notify.Publisher) { p.AckWait = 100 * time.Millisecond })
+	r := start(t, nats, "nats://timerd:t@"+nats.Addr(), nil,
+		func(p *notify.Publisher) { p.AckWait = 100 * time.Millisecond })
 	r.publish(t, firings(0, 1, "x")...)
 	r.healthy(t, 5*time.Second, "to fix it: let the NATS user publish to timers.fired.>")
 	r.settler.expect(t, 0, 1)

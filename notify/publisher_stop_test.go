@@ -46,7 +46,8 @@ func TestDrainGivesBackWhatCannotBePublished(t *testing.T) {
 	proxy := testenv.NewProxy(t, nats.Addr())
 	for name, fault := range map[string]func(){"refused": proxy.Cut, "silent": proxy.Blackhole} {
 		t.Run(name, func(t *testing.T) {
-			r := start(t, nats, "nats://"+proxy.Addr(), nil, func(p *notify.Publisher) { p.DrainTimeout = 2 * time.Second })
+			r := start(t, nats, "nats://"+proxy.Addr(), nil,
+				func(p *notify.Publisher) { p.DrainTimeout = 2 * time.Second })
 			r.healthy(t, patience, "")
 			fault()
 			r.publish(t, firings(0, 5, "x")...)
@@ -80,7 +81,8 @@ func TestPublishGivesBackWhatFindsNoRoom(t *testing.T) {
 	r.healthy(t, patience, "NATS has been disconnected")
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if err := r.Publish(ctx, firings(0, 10, "x")); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "6 firings not published") {
+	if err := r.Publish(ctx, firings(0, 10, "x")); !errors.Is(err, context.DeadlineExceeded) ||
+		!strings.Contains(err.Error(), "6 firings not published") {
 		t.Errorf("Publish: %v", err)
 	}
 	r.settler.expect(t, 0, 6)
@@ -111,7 +113,8 @@ func TestEveryFiringIsSettledOrGivenBackWheneverRunEnds(t *testing.T) {
 		publishers.Wait()
 		settled, released, _ := r.settler.counts()
 		if settled+released != len(all) || r.InFlight() != 0 {
-			t.Fatalf("round %d: %d settled and %d given back of %d, %d in flight", round, settled, released, len(all), r.InFlight())
+			t.Fatalf("round %d: %d settled and %d given back of %d, %d in flight", round, settled, released, len(all),
+				r.InFlight())
 		}
 	}
 }

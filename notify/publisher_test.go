@@ -47,10 +47,13 @@ type natsServer interface {
 }
 
 // start makes the streams and runs a publisher that connects to url. configure may change it first.
-func start(t *testing.T, server natsServer, url string, settler notify.Settler, configure func(*notify.Publisher)) *running {
+func start(t *testing.T, server natsServer, url string, settler notify.Settler,
+	configure func(*notify.Publisher)) *running {
 	t.Helper()
-	r := &running{js: server.JetStream(), settler: &settlerRecorder{}, metrics: newMetrics(), ended: make(chan struct{})}
-	nc, err := nats.Connect(url, append(connect.NATSOptions(), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0))...)
+	r := &running{js: server.JetStream(), settler: &settlerRecorder{}, metrics: newMetrics(),
+		ended: make(chan struct{})}
+	nc, err := nats.Connect(url,
+		append(connect.NATSOptions(), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0))...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +118,8 @@ func firing(k keys.Key, payload string) schedule.Firing {
 	now := time.Now()
 	due := now.UnixMilli() - 3
 	return schedule.Firing{
-		Ref: fmt.Sprintf("%d::%s", schedule.Millis(due), k), Key: k, Due: schedule.Millis(due), Payload: []byte(payload), Trigger: schedule.TriggerDeadline,
+		Ref: fmt.Sprintf("%d::%s", schedule.Millis(due), k), Key: k, Due: schedule.Millis(due),
+		Payload: []byte(payload), Trigger: schedule.TriggerDeadline,
 		ClaimedAt: now, Received: now, Lease: lease,
 	}
 }
@@ -138,7 +142,8 @@ func checkStream(t *testing.T, c *testenv.Collector, want []schedule.Firing) map
 		if err != nil {
 			t.Fatalf("message %d: %v", m.Seq, err)
 		}
-		if m.ID() != e.ID || m.Header.Get("Content-Type") != "application/cloudevents+json" || m.Subject != e.Key.Subject("timers", keys.Fired) {
+		if m.ID() != e.ID || m.Header.Get("Content-Type") != "application/cloudevents+json" ||
+			m.Subject != e.Key.Subject("timers", keys.Fired) {
 			t.Errorf("message %d of %s has subject %s and headers %v", m.Seq, e.ID, m.Subject, m.Header)
 		}
 		events[e.Key.String()] = e
@@ -149,7 +154,8 @@ func checkStream(t *testing.T, c *testenv.Collector, want []schedule.Firing) map
 			t.Errorf("%s did not fire", f.Key)
 			continue
 		}
-		if !e.Due.Equal(f.Due.Time()) || e.Trigger != string(f.Trigger) || e.ID != keys.EventID(f.Key.String(), int64(f.Due), e.Attempt) || e.Time.Before(e.Due) {
+		if !e.Due.Equal(f.Due.Time()) || e.Trigger != string(f.Trigger) ||
+			e.ID != keys.EventID(f.Key.String(), int64(f.Due), e.Attempt) || e.Time.Before(e.Due) {
 			t.Errorf("%s fired as %+v", f.Key, e)
 		}
 	}
@@ -175,14 +181,16 @@ func TestPublishedFiringsAreSettled(t *testing.T) {
 		r.publish(t, batch...)
 	}
 	for _, e := range checkStream(t, collector, all) {
-		if e.Attempt != 1 || e.MaxAttempts != 16 || string(e.Data) != `{"order":42}` || e.Type != event.TypeFired || e.Status != "" {
+		if e.Attempt != 1 || e.MaxAttempts != 16 || string(e.Data) != `{"order":42}` || e.Type != event.TypeFired ||
+			e.Status != "" {
 			t.Fatalf("event is %+v", e)
 		}
 	}
 	r.settler.expect(t, 1000, 0)
 	testenv.Eventually(t, patience, func() bool { return r.InFlight() == 0 }, "an empty window")
 	r.stop(t)
-	if c := r.metrics.counts(); c.fired != 1000 || c.settled != 1000 || c.released != 0 || c.duplicates != 0 || c.early != 0 || len(c.failed) > 0 {
+	if c := r.metrics.counts(); c.fired != 1000 || c.settled != 1000 || c.released != 0 || c.duplicates != 0 ||
+		c.early != 0 || len(c.failed) > 0 {
 		t.Errorf("counted %+v", c)
 	}
 	// A call is for 256 firings, or for all of 20 ms.
@@ -201,7 +209,8 @@ func TestPayloadsAttemptsAndStatus(t *testing.T) {
 	})
 	collector := testenv.Collect(t, r.js, "TIMERS")
 	k := func(id string) keys.Key { return keys.Key{App: "a", Module: "b", Type: "c", ID: id} }
-	missing, large, empty, own, retried := firing(k("missing"), ""), firing(k("large"), ""), firing(k("empty"), ""), firing(k("own"), `{"attempt":3}`), firing(k("retried"), `{"attempt":3}`)
+	missing, large, empty, own, retried := firing(k("missing"), ""), firing(k("large"), ""), firing(k("empty"),
+		""), firing(k("own"), `{"attempt":3}`), firing(k("retried"), `{"attempt":3}`)
 	beyond := firing(k("beyond"), `{"attempt":4}`)
 	missing.Payload, missing.Status = nil, schedule.PayloadMissing
 	large.Payload, large.Status = nil, schedule.PayloadTooLarge
@@ -223,7 +232,8 @@ func TestPayloadsAttemptsAndStatus(t *testing.T) {
 		"beyond":  {data: `{"attempt":4}`, attempt: 1},
 	} {
 		e := events["a:b:c:"+id]
-		if e.Status != want.status || string(e.Data) != want.data || (e.Data == nil) != want.none || e.Attempt != want.attempt {
+		if e.Status != want.status || string(e.Data) != want.data || (e.Data == nil) != want.none ||
+			e.Attempt != want.attempt {
 			t.Errorf("%s fired as %+v", id, e)
 		}
 	}
@@ -266,8 +276,12 @@ func TestHostileKeysFireOnTheirSubjects(t *testing.T) {
 		"日本:b:c:ü":                      "timers.fired.%E6%97%A5%E6%9C%AC.b.c",
 		"a%2E:b:c:%":                    "timers.fired.a%252E.b.c",
 		"$JS:API:INFO:x":                "timers.fired.%24JS.API.INFO",
-		strings.Repeat("\xff", 128) + ":b:c:" + strings.Repeat("\n", 891):                                                           "timers.fired." + strings.Repeat("%FF", 128) + ".b.c",
-		strings.Repeat(".", 128) + ":" + strings.Repeat(">", 128) + ":" + strings.Repeat("*", 128) + ":" + strings.Repeat("x", 637): "timers.fired." + strings.Repeat("%2E", 128) + "." + strings.Repeat("%3E", 128) + "." + strings.Repeat("%2A", 128),
+		strings.Repeat("\xff", 128) + ":b:c:" + strings.Repeat("\n",
+			891): "timers.fired." + strings.Repeat("%FF",
+			128) + ".b.c",
+		strings.Repeat(".", 128) + ":" + strings.Repeat(">", 128) + ":" + strings.Repeat("*", 128) + ":" +
+			strings.Repeat("x", 637): "timers.fired." + strings.Repeat("%2E", 128) + "." + strings.Repeat("%3E", 128) +
+			"." + strings.Repeat("%2A", 128),
 	} {
 		f := firing(parseKey(t, s), "payload of "+subject)
 		all = append(all, f)
@@ -304,7 +318,8 @@ func TestSettlingIsTriedUntilItWorks(t *testing.T) {
 	all := firings(0, 300, "x")
 	r.publish(t, all...)
 	checkStream(t, collector, all)
-	testenv.Eventually(t, patience, func() bool { _, _, calls := r.settler.counts(); return calls >= 3 }, "several tries")
+	testenv.Eventually(t, patience, func() bool { _, _, calls := r.settler.counts(); return calls >= 3 },
+		"several tries")
 
 	// The window is full of unsettled firings, so no more may be claimed.
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)

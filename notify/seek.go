@@ -13,12 +13,14 @@ import (
 )
 
 const (
-	// clockSlack bounds the lag of NATS's clock behind that of Redis.
+	// clockSlack is the longest time by which the clock of NATS may lag behind the clock of Redis.
 	clockSlack = 10 * time.Second
-	// subjectTime bounds the part of seekTime for one subject: some 100,000 events. seekBatch is the size of a request.
+	// subjectTime limits the part of seekTime for one subject: some 100,000 events. seekBatch is the number of events
+	// in a request.
 	subjectTime = time.Second
 	seekBatch   = 1000
-	// maxFailingLooks bounds the simultaneous looks on failing subjects, which leaves nearly all of the time to others.
+	// maxFailingLooks limits the simultaneous looks on failing subjects. It leaves nearly all of the time to other
+	// subjects.
 	maxFailingLooks = 2
 )
 
@@ -32,7 +34,7 @@ type seeker struct {
 
 	mu      sync.Mutex
 	looks   []*delivery // to look for
-	failing int         // looks on failing subjects
+	failing int         // number of looks on failing subjects
 }
 
 // mayLook reports whether an event on a failing subject may be looked for, and counts it.
@@ -54,8 +56,8 @@ func (s *seeker) lookFor(d *delivery) {
 	signal(s.wake)
 }
 
-// run looks until ctx ends. Found events are settled. All others are published, also if the stream could not be read to
-// its end in time: rather twice than never.
+// run looks for events until ctx ends. Deliveries whose event is found are settled. All others are published, also if
+// the stream could not be read to its end in time: a second event is better than none.
 func (s *seeker) run(ctx context.Context) {
 	for {
 		select {
@@ -76,7 +78,8 @@ func (s *seeker) run(ctx context.Context) {
 				return
 			}
 			if err != nil {
-				s.Logger.Warn("cannot tell whether events are in the stream already; they may be stored twice", "subject", subject,
+				s.Logger.Warn("it is unknown whether the stream has the events; they may be stored twice", "subject",
+					subject,
 					"count", len(deliveries)-len(stored), "err", err)
 			}
 			s.report(deliveries, stored)
@@ -84,7 +87,7 @@ func (s *seeker) run(ctx context.Context) {
 	}
 }
 
-// report gives the flight the results for deliveries, from the storage times of the found events by id.
+// report passes the results for deliveries to the flight. stored has the storage times of the found events by id.
 func (s *seeker) report(deliveries []*delivery, stored map[string]time.Time) {
 	for _, d := range deliveries {
 		at, ok := stored[d.id]
@@ -102,7 +105,7 @@ func (s *seeker) report(deliveries []*delivery, stored map[string]time.Time) {
 }
 
 // storedEvents returns the storage times of the events of deliveries on one subject, by id. Beside an error it returns
-// those found so far.
+// the events found so far.
 func (s *seeker) storedEvents(
 	ctx context.Context, subject string, deliveries []*delivery,
 ) (map[string]time.Time, error) {
@@ -138,7 +141,8 @@ func (s *seeker) storedEvents(
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), subjectTime)
 		defer cancel()
-		_ = s.js.DeleteConsumer(ctx, stream, consumer.CachedInfo().Name) // otherwise the server does, when it is inactive
+		// otherwise the server does, when it is inactive
+		_ = s.js.DeleteConsumer(ctx, stream, consumer.CachedInfo().Name)
 	}()
 	found := map[string]time.Time{}
 	for left := consumer.CachedInfo().NumPending; left > 0 && len(found) < len(wanted); {

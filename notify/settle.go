@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	// settleBatch bounds the firings settled in one call: enough to share the fixed cost of the call, few enough not to
-	// hold Redis.
+	// settleBatch limits the firings settled in one call: enough to share the fixed cost of the call, few enough not to
+	// hold Redis for long.
 	settleBatch = 256
-	// settleBytes bounds the payload bytes settled in one call, about: Redis takes some 50 µs to free the largest
-	// payload.
+	// settleBytes limits the payload bytes settled in one call, approximately: Redis takes some 50 µs to free the
+	// largest payload.
 	settleBytes = 4 << 20
-	// settleDelay is the wait of acknowledged firings for others to be settled with. It delays no event.
+	// settleDelay is the time for which acknowledged firings wait, to be settled with others. It delays no event.
 	settleDelay = 20 * time.Millisecond
 	// callTimeout bounds one call to the schedule.
 	callTimeout = 5 * time.Second
@@ -30,10 +30,10 @@ const (
 )
 
 // Settler records the outcomes of firings: a schedule.Schedule. The outcomes of one call may be of several partitions,
-// but as far as is known of one server.
+// but, as far as known, of one server.
 type Settler interface {
-	// ServerOf returns the name of a partition's server, as far as is known, empty if there is only one server. It
-	// answers from memory.
+	// ServerOf returns the name of a partition's server, as far as known; "" if there is only one server. It answers
+	// from memory.
 	ServerOf(p keys.Partition) string
 	// Settle forgets firings. It must be safe to repeat.
 	Settle(ctx context.Context, outcomes []schedule.Outcome) error
@@ -41,8 +41,9 @@ type Settler interface {
 	Release(ctx context.Context, outcomes []schedule.Outcome) error
 }
 
-// settler settles acknowledged firings and gives others back. Each server of the schedule has a queue and a worker, so
-// that a silent one holds up no other. Its methods may be called concurrently; none but run waits for a server.
+// settler settles acknowledged firings and gives other firings back. Each server of the schedule has a queue and a
+// worker, so that a silent server does not delay the others. Its methods may be called concurrently; only run waits for
+// a server.
 //
 // Settling is tried until it works; until then the firings may be published again, under the same ids. Giving back is
 // tried once, because the end of the lease has the same effect.
@@ -55,18 +56,18 @@ type settler struct {
 
 	mu      sync.Mutex
 	queues  map[string]*queue // by server
-	waiting int               // firings in all of them
+	waiting int               // firings in all queues
 	closing bool
 }
 
-// queue is the outcomes to record on one server. settler.mu guards it, except for wake.
+// queue has the outcomes to record on one server. settler.mu guards it, except for wake.
 type queue struct {
 	wake     chan struct{} // wakes its worker
-	worked   bool          // it has one
+	worked   bool          // it has a worker
 	settles  []schedule.Outcome
 	releases []schedule.Outcome
 	since    time.Time // arrival of the first of settles
-	waiting  int       // firings in it and with its worker
+	waiting  int       // firings in the queue and with its worker
 }
 
 func newSettler(o *Options, s Settler, g *gate) *settler {
@@ -89,7 +90,7 @@ func (s *settler) giveBack(o schedule.Outcome) {
 	s.waiting++
 }
 
-// queueOf returns the queue of a firing's present server. s.mu is held.
+// queueOf returns the queue of the server that has a firing now. s.mu is held.
 func (s *settler) queueOf(o *schedule.Outcome) *queue {
 	server := s.schedule.ServerOf(o.Partition())
 	q := s.queues[server]
@@ -119,8 +120,8 @@ func (q *queue) addRelease(o schedule.Outcome) {
 	signal(q.wake)
 }
 
-// next takes out the outcomes to record now. If there are none, wait is the time to rest unless woken. hurry lets none
-// wait for others.
+// next removes and returns the outcomes to record now. If there are none, wait is the time to rest unless woken. hurry
+// means that no outcome waits for others.
 func (q *queue) next(hurry bool) (releases, settles []schedule.Outcome, wait time.Duration) {
 	releases, q.releases = q.releases, nil
 	wait = settleDelay - time.Since(q.since)
@@ -144,7 +145,7 @@ func fitting(outcomes []schedule.Outcome) int {
 	return len(outcomes)
 }
 
-// inHand returns the number of waiting firings, of all servers and of one.
+// inHand returns the number of waiting firings of all servers, and of one.
 func (s *settler) inHand(server string) (all, there int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +155,7 @@ func (s *settler) inHand(server string) (all, there int) {
 	return s.waiting, there
 }
 
-// finish ends run once no firing waits any more.
+// finish makes run end once no firing waits any more.
 func (s *settler) finish() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +166,7 @@ func (s *settler) finish() {
 	signal(s.wake)
 }
 
-// run works until finish was called and no firing waits, or ctx ends.
+// run works until finish was called and no firing waits, or until ctx ends.
 func (s *settler) run(ctx context.Context) {
 	var workers sync.WaitGroup
 	defer workers.Wait()
@@ -190,7 +191,7 @@ func (s *settler) run(ctx context.Context) {
 	}
 }
 
-// work carries out the queue of a server.
+// work works off the queue of a server.
 func (s *settler) work(ctx context.Context, server string, q *queue) {
 	logger := s.Logger
 	if server != "" {
@@ -216,9 +217,10 @@ func (s *settler) work(ctx context.Context, server string, q *queue) {
 		wake := q.wake
 		if len(settles) > 0 {
 			if err := s.settleBatch(ctx, q, settles); err != nil {
-				wait, wake = failing.Fail("cannot settle published firings, trying until it works", err, "count", len(settles)), nil
+				wait, wake = failing.Fail("cannot settle published firings, trying until it works", err, "count",
+					len(settles)), nil
 				if _, some := errors.AsType[*schedule.PartError](err); some {
-					wait = firstSettlePause // one slot does not hold up the others
+					wait = firstSettlePause // one slot does not delay the others
 				}
 			} else if after := failing.Succeed(); after > 0 {
 				logger.Info("settling works again", "after", after.Round(time.Millisecond))
@@ -244,7 +246,8 @@ func (s *settler) work(ctx context.Context, server string, q *queue) {
 	}
 }
 
-// settleBatch settles firings of a queue. After a failure they wait again, for their server at that time.
+// settleBatch settles firings of a queue. After a failure they wait again, in the queue of the server that has them
+// then.
 func (s *settler) settleBatch(ctx context.Context, q *queue, outcomes []schedule.Outcome) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -269,19 +272,19 @@ func (s *settler) settleBatch(ctx context.Context, q *queue, outcomes []schedule
 	return err
 }
 
-// release gives firings back to the schedule, if it can.
+// release gives firings back to the schedule. A failure is only logged.
 func (s *settler) release(ctx context.Context, outcomes []schedule.Outcome) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	if err := s.schedule.Release(ctx, outcomes); err != nil {
-		s.Logger.Warn("cannot give back firings, they can be claimed again when their leases are over",
+		s.Logger.Warn("firings could not be given back; they can be claimed again when their leases are over",
 			"count", len(outcomes), "err", err)
 		return
 	}
 	s.Metrics.Released(len(outcomes))
 }
 
-// left uncounts n firings of a queue.
+// left takes n firings of a queue out of the counts.
 func (s *settler) left(q *queue, n int) {
 	s.mu.Lock()
 	q.waiting -= n

@@ -37,7 +37,8 @@ type twoServers struct {
 }
 
 func newTwoServers() *twoServers {
-	return &twoServers{silent: map[string]bool{}, moved: map[keys.Partition]string{}, calls: map[string]int{}, gone: map[string]int{}}
+	return &twoServers{silent: map[string]bool{}, moved: map[keys.Partition]string{}, calls: map[string]int{},
+		gone: map[string]int{}}
 }
 
 func (s *twoServers) ServerOf(p keys.Partition) string {

@@ -10,19 +10,19 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// window is the room for firings: on their way, from Publish until they are acknowledged or given up, and for each
-// server of the schedule until they are settled or given back. Its methods may be called concurrently.
+// window is the room for firings. A firing takes room from Publish until it is acknowledged or given up, and room of
+// its server until it is settled or given back. Its methods may be called concurrently.
 type window struct {
 	*Options
 	settler *settler
 
 	mu      sync.Mutex
-	load    lanes.Load     // on their way
-	servers map[string]int // the same, by server
+	load    lanes.Load     // published, or about to be
+	servers map[string]int // firings neither settled nor given back, by server
 }
 
-// state returns the number of firings that are neither settled nor given back, and whether there is room for another
-// one of a server. Firings that wait to be settled on one server take no room from others.
+// state returns the number of firings that are neither settled nor given back. It reports whether there is room for
+// another firing of a server. Firings that wait to be settled on one server take no room from others.
 func (w *window) state(server string) (inFlight int, room bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -35,7 +35,7 @@ func (w *window) stateLocked(server string) (inFlight int, room bool) {
 	return w.load.Tries + all, w.load.Fits(w.size(), 1) && w.servers[server]+there < w.Window
 }
 
-// take takes in a firing of a server with so many payload bytes, and reports whether there was room.
+// take adds a firing of a server with the given number of payload bytes. It reports whether there was room.
 func (w *window) take(server string, bytes int) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -48,13 +48,13 @@ func (w *window) take(server string, bytes int) bool {
 	return true
 }
 
-// settle takes a firing out and settles it.
+// settle removes a firing and settles it.
 func (w *window) settle(d *delivery, kind schedule.OutcomeKind) {
 	w.leave(d)
 	w.settler.settle(d.firing.Outcome(kind))
 }
 
-// giveBack takes a firing out and gives it back, for a claim after a pause.
+// giveBack removes a firing and gives it back. The firing can be claimed again after a pause.
 func (w *window) giveBack(d *delivery, kind schedule.OutcomeKind, pause time.Duration) {
 	w.leave(d)
 	o := d.firing.Outcome(kind)
@@ -62,7 +62,7 @@ func (w *window) giveBack(d *delivery, kind schedule.OutcomeKind, pause time.Dur
 	w.settler.giveBack(o)
 }
 
-// park gives a firing back for a while, because of the answer of its subject's lane.
+// park gives a firing back for a while. answer is the answer of its subject's lane.
 func (w *window) park(d *delivery, answer lanes.Answer) {
 	pause := parked(&d.firing, answer)
 	if answer != lanes.Failing {
@@ -83,15 +83,15 @@ func (w *window) leave(d *delivery) {
 	}
 }
 
-// ErrStopped says that a Publisher takes no more firings.
+// ErrStopped means that a Publisher takes no more firings.
 var ErrStopped = errors.New("notify: publisher has stopped")
 
-// gate blocks callers with firings until the publisher has opened, and then until there is room. Its methods may be
+// gate blocks callers with firings until the publisher is open, and after that until there is room. Its methods may be
 // called concurrently.
 type gate struct {
 	mu              sync.Mutex
 	opened, stopped bool
-	changed         chan struct{} // closed when await must look again
+	changed         chan struct{} // closed when await must call ready again
 }
 
 func newGate() *gate { return &gate{changed: make(chan struct{})} }
@@ -103,8 +103,8 @@ func (g *gate) state() (opened, stopped bool, changed <-chan struct{}) {
 	return g.opened, g.stopped, g.changed
 }
 
-// await waits until ready returns true. It asks once the gate is open, and at each announce. It does not wait after ctx
-// has ended.
+// await waits until ready returns true. It calls ready once the gate is open, and at each announce. It does not wait
+// after the end of ctx.
 func (g *gate) await(ctx context.Context, ready func() bool) error {
 	for {
 		opened, stopped, changed := g.state()
@@ -122,11 +122,11 @@ func (g *gate) await(ctx context.Context, ready func() bool) error {
 	}
 }
 
-// open lets await begin to ask, and stop ends it for good.
+// open lets await call ready. stop ends that for good.
 func (g *gate) open() { g.change(func() { g.opened = true }) }
 func (g *gate) stop() { g.change(func() { g.stopped = true }) }
 
-// announce makes every await ask again.
+// announce makes every await call ready again.
 func (g *gate) announce() { g.change(func() {}) }
 
 func (g *gate) change(what func()) {

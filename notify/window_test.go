@@ -36,10 +36,12 @@ func TestWindowOfEachServer(t *testing.T) {
 		t.Error("there is room for more than may be on their way to NATS")
 	}
 	for i := range w.Window {
-		w.settle(&delivery{server: "a", firing: schedule.Firing{Partition: "a1", Ref: fmt.Sprint(i)}}, schedule.OutcomeFired)
+		w.settle(&delivery{server: "a", firing: schedule.Firing{Partition: "a1", Ref: fmt.Sprint(i)}},
+			schedule.OutcomeFired)
 	}
 	if w.hasRoom("a") || !w.hasRoom("b") || w.inFlight() != w.Window {
-		t.Errorf("all wait to be settled on a: room there %v, on b %v, %d in flight", w.hasRoom("a"), w.hasRoom("b"), w.inFlight())
+		t.Errorf("all wait to be settled on a: room there %v, on b %v, %d in flight", w.hasRoom("a"), w.hasRoom("b"),
+			w.inFlight())
 	}
 }
 

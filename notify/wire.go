@@ -41,11 +41,12 @@ type answer struct {
 	err       error
 }
 
-// ofBatch reports whether an answer is about the batch, or one event in it, so that the events may do better alone.
+// ofBatch reports whether an answer is about a whole batch, or about one event in it. Then the events may be stored if
+// they are published alone.
 func (a answer) ofBatch() bool { return a.class == FailureRefused || a.class == FailureTooLarge }
 
-// readAnswer reads a message to a reply subject. It returns false if that is no answer of JetStream's about a message
-// to the stream: a user who sees the subject can make JetStream answer there about other streams.
+// readAnswer reads a message to a reply subject. It returns false if the message is not JetStream's answer about a
+// message to the stream: a user who sees the subject can make JetStream answer there about other streams.
 func readAnswer(m *nats.Msg, stream string) (answer, bool) {
 	if len(m.Data) == 0 && m.Header.Get("Status") == "503" {
 		return answer{class: FailureNoStream, err: jetstream.ErrNoStreamResponse}, true
@@ -80,8 +81,8 @@ func readAnswer(m *nats.Msg, stream string) (answer, bool) {
 	return a, true
 }
 
-// plainAck returns the sequence in {"stream":"…", "seq":123}, the form of nearly every acknowledgement, and whether
-// data is one of the stream. It saves decoding the JSON.
+// plainAck returns the sequence in {"stream":"…", "seq":123}, the form of nearly every acknowledgement. ok reports
+// whether data has this form, for the right stream. This saves decoding the JSON.
 func plainAck(data []byte, stream string) (seq uint64, ok bool) {
 	rest, ok := bytes.CutPrefix(data, []byte(`{"stream":"`))
 	name := bytes.IndexByte(rest, '"')
@@ -103,15 +104,15 @@ func plainAck(data []byte, stream string) (seq uint64, ok bool) {
 	return seq, true
 }
 
-// Headers of a message in an atomic batch: the batch's name, the message's place in it from 1 on, and the mark of the
-// last one.
+// Headers of a message in an atomic batch: the name of the batch, the place of the message in it from 1 on, and the
+// mark of the last message.
 const (
 	batchIDHeader       = "Nats-Batch-Id"
 	batchSequenceHeader = "Nats-Batch-Sequence"
 	batchCommitHeader   = "Nats-Batch-Commit"
 )
 
-// sender writes events to NATS, one at a time, in one buffer. Its methods may be called concurrently.
+// sender writes events to NATS, one at a time, from one buffer. Its methods may be called concurrently.
 type sender struct {
 	*Options
 	nc    *nats.Conn
@@ -128,7 +129,8 @@ func newSender(o *Options, nc *nats.Conn) *sender {
 	return &sender{Options: o, nc: nc, header: header}
 }
 
-// message returns d's event as a message without a reply subject, valid until the next call. s.mu is held.
+// message returns d's event as a message without a reply subject. The message is valid until the next call. s.mu is
+// held.
 func (s *sender) message(d *delivery, withhold bool) *nats.Msg {
 	e := d.event(s.ContentType, withhold)
 	s.buf = e.AppendJSON(s.buf[:0])
@@ -143,7 +145,8 @@ func (s *sender) message(d *delivery, withhold bool) *nats.Msg {
 // reply returns the reply subject of a token.
 func (s *sender) reply(token uint64) string { return s.inbox + strconv.FormatUint(token, 36) }
 
-// send publishes d's event, unless its lease runs out: then the error is errExpiring, otherwise the client library's.
+// send publishes d's event. If d's lease runs out, it does nothing and returns errExpiring. Other errors are the client
+// library's.
 func (s *sender) send(d *delivery, withhold bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -155,9 +158,9 @@ func (s *sender) send(d *delivery, withhold bool) error {
 	return s.nc.PublishMsg(m)
 }
 
-// sendBatch publishes the events of a batch as one. After an error none of them is stored, unless the connection ended
-// with the last one: the server drops an incomplete batch. The error is errExpiring if the lease of one runs out before
-// that.
+// sendBatch publishes the events of a batch as one. If the lease of an event runs out before that, the error is
+// errExpiring. After an error the stream has none of the events, because the server drops an incomplete batch; only if
+// the connection ended with the last event, it may have all of them.
 func (s *sender) sendBatch(b *batch) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,8 +187,8 @@ func (s *sender) sendBatch(b *batch) error {
 	return nil
 }
 
-// batchID names a batch uniquely among all publishers: by the end of its reply subject, since the server bounds the
-// length.
+// batchID returns a name for a batch that is unique among all publishers: the end of the batch's reply subject, since
+// the server limits the length.
 func (s *sender) batchID(b *batch) string {
 	const most = 64
 	id := s.reply(b.token)

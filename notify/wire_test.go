@@ -28,7 +28,8 @@ func TestReadAnswer(t *testing.T) {
 		`{"error":{"code":409,"err_code":10158}}`:                                                                  {class: FailureRefused},
 	} {
 		got, ok := readAnswer(&nats.Msg{Data: []byte(data)}, "TIMERS")
-		if !ok || got.ok != want.ok || got.duplicate != want.duplicate || got.class != want.class || (got.err == nil) != want.ok {
+		if !ok || got.ok != want.ok || got.duplicate != want.duplicate || got.class != want.class ||
+			(got.err == nil) != want.ok {
 			t.Errorf("%s is read as %+v, %t, want %+v", data, got, ok, want)
 		}
 	}
@@ -36,8 +37,10 @@ func TestReadAnswer(t *testing.T) {
 	if !ok || got.class != FailureNoStream {
 		t.Errorf("no responders is read as %+v, %t", got, ok)
 	}
-	for _, data := range []string{``, `+ACK`, `{}`, `null`, `[]`, `{"stream":""}`, `{"seq":1}`, `{"stream":"TIMERS"`, `{"stream":5,"seq":1,"x":""}`,
-		`{"stream":"TIMERS_DEAD","seq":1}`, `{"stream":"TIMERS_DEAD","seq":1,"duplicate":true}`, `{"stream":"TIMERS_DEAD","error":{"code":503,"err_code":10077}}`,
+	for _, data := range []string{``, `+ACK`, `{}`, `null`, `[]`, `{"stream":""}`, `{"seq":1}`, `{"stream":"TIMERS"`,
+		`{"stream":5,"seq":1,"x":""}`,
+		`{"stream":"TIMERS_DEAD","seq":1}`, `{"stream":"TIMERS_DEAD","seq":1,"duplicate":true}`,
+		`{"stream":"TIMERS_DEAD","error":{"code":503,"err_code":10077}}`,
 		`{"type":"io.nats.jetstream.api.v1.stream_info_response","error":{"code":404,"err_code":10059}}`,
 	} {
 		if got, ok := readAnswer(&nats.Msg{Data: []byte(data)}, "TIMERS"); ok {

@@ -10,13 +10,13 @@ import (
 )
 
 const (
-	// standbyStep is the delay of each rank behind the one before it. A rank claims timers that have been due for about
-	// its delay: at most 40 times a second where the one before it does all the work.
+	// standbyStep is the delay of each rank behind the rank before it. A rank claims timers that have been due for
+	// about its delay: at most 40 times a second while the ranks before it do all the work.
 	standbyStep = 25 * time.Millisecond
-	// early shortens a standby's wait by the uncertainty of the server's clock.
-	early = 2 * time.Millisecond
-	// claimBatch bounds the partitions of one round trip of claims. Their firings may exceed the publisher's window,
-	// which takes the rest as it gets room.
+	// standbyLead shortens the wait of a standby by the uncertainty of the server's clock.
+	standbyLead = 2 * time.Millisecond
+	// claimBatch limits the partitions of one round trip of claims. Their firings may exceed the publisher's window.
+	// The publisher takes the rest as it gets room.
 	claimBatch = 32
 	// movingPause is the pause before the next claim from a partition that is moving
 	// from one server of a cluster to another.
@@ -32,39 +32,41 @@ type Server interface {
 	Until(at schedule.Millis) time.Duration
 }
 
-// agenda plans when to claim from which partition of a server, among other timerds. Its methods may be called
-// concurrently, and never block.
+// agenda plans claims from the partitions of a server, among other timerds. Its methods may be called concurrently, and
+// never block.
 type agenda struct {
 	server Server
 	woken  chan struct{} // the next claim may have become earlier
 
 	mu    sync.Mutex
 	queue wakeQueue
-	place int // of the server in the cluster
+	place int // number of the server in the cluster
 	rank  int // of this timerd, for this server
-	// passive says that two timerds of lower rank hear, so that this one does not. It claims only timers that two
-	// sweeps in a row find unclaimed.
+	// passive means that two timerds of lower rank hear the server's events, so that this timerd does not. It then
+	// claims only timers that two sweeps in a row find unclaimed.
 	passive  bool
 	sweptDue map[keys.Partition]schedule.Millis // due times found by sweeps, while passive
-	leases   map[keys.Partition]schedule.Millis // end of the first lease that claims do not look for by themselves
+	// by partition: end of the first lease that claims do not find by themselves
+	leases map[keys.Partition]schedule.Millis
 }
 
 func newAgenda(server Server) *agenda {
 	return &agenda{
-		server: server, woken: make(chan struct{}, 1), queue: newWakeQueue(), leases: map[keys.Partition]schedule.Millis{},
+		server: server, woken: make(chan struct{}, 1), queue: newWakeQueue(),
+		leases: map[keys.Partition]schedule.Millis{},
 	}
 }
 
 // wake notes the due time of a partition's timer, or AtOnce or Nothing.
 func (a *agenda) wake(p keys.Partition, due schedule.Millis) { a.noteDue(p, due, false) }
 
-// armed is wake for a timer that this timerd has set. In a cluster a passive one notes it too: if no message reaches
-// the others, they may take longer than a sweep to find it.
+// armed is wake for a timer that this timerd has set. In a cluster a passive timerd notes it too: if no message reaches
+// the other timerds, they may take longer than a sweep to find the timer.
 func (a *agenda) armed(p keys.Partition, due schedule.Millis) {
 	a.noteDue(p, due, a.server.Name() != "")
 }
 
-// noteDue notes a due time; a passive timerd only does so if always is set.
+// noteDue notes a due time. If this timerd is passive, it does so only with always set.
 func (a *agenda) noteDue(p keys.Partition, due schedule.Millis, always bool) {
 	if due < 0 || !a.server.Owns(p) {
 		return
@@ -77,7 +79,7 @@ func (a *agenda) noteDue(p keys.Partition, due schedule.Millis, always bool) {
 	}
 }
 
-// swept notes the result of a sweep. patient says that the next one comes within a lease.
+// swept notes the result of a sweep. patient means that the next sweep comes within a lease.
 func (a *agenda) swept(scan schedule.DueScan, patient bool) {
 	heads := scan.Heads
 	a.mu.Lock()
@@ -98,7 +100,8 @@ func (a *agenda) swept(scan schedule.DueScan, patient bool) {
 	signal(a.woken)
 }
 
-// unclaimed returns the heads that the previous sweep has found too, and keeps the due ones for the next. a.mu is held.
+// unclaimed returns the heads that the previous sweep has found too. It keeps the due heads for the next sweep. a.mu is
+// held.
 func (a *agenda) unclaimed(heads []schedule.Head) (again []schedule.Head) {
 	if a.sweptDue == nil {
 		a.sweptDue = map[keys.Partition]schedule.Millis{}
@@ -116,16 +119,16 @@ func (a *agenda) unclaimed(heads []schedule.Head) (again []schedule.Head) {
 	return again
 }
 
-// setPlace notes the place of this server in the cluster. Each server has another timerd as its first.
+// setPlace sets the number of this server in the cluster. Each server has a different timerd as its first.
 func (a *agenda) setPlace(place int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.place = place
 }
 
-// before returns the rank of a living timerd for this server, and the number of timerds of lower rank that hear it.
-// Each server has another one as its first, among the timerds able to publish. If fewer are subscribed than claim to
-// hear, the missing ones count as lower in rank.
+// before returns the rank of a living timerd for this server, and the number of timerds of lower rank that hear the
+// server's events. Among the timerds able to publish, each server has a different one as its first. If fewer clients
+// are subscribed than timerds claim to hear, the missing ones count as lower in rank.
 func (a *agenda) before(id string, s schedule.Standing, h schedule.Hearing) (rank, hearing int) {
 	a.mu.Lock()
 	place := a.place
@@ -154,8 +157,8 @@ func (a *agenda) before(id string, s schedule.Standing, h schedule.Hearing) (ran
 	return rank, hearing
 }
 
-// setRank notes the rank of this timerd for this server, and whether it is passive. A lower rank claims known due times
-// earlier.
+// setRank sets the rank of this timerd for this server, and whether this timerd is passive. A lower rank claims known
+// due times earlier.
 func (a *agenda) setRank(rank int, passive bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -184,11 +187,11 @@ func (a *agenda) isFirst() bool {
 	return a.rank == 0
 }
 
-// learn notes a due time, and reports whether the next claim of all has become earlier. a.mu is held.
+// learn notes a due time. It reports whether the next claim from any partition has become earlier. a.mu is held.
 func (a *agenda) learn(p keys.Partition, due schedule.Millis) bool {
 	if !a.queue.learn(p, due) {
-		// In a cluster it may have been set after a claim of the known ones whose message is still unread: answers do
-		// not wait for messages. Then only the visit finds it.
+		// In a cluster the timer may have been set after a claim whose message is still unread: answers do not wait for
+		// messages. Then only the planned visit finds the timer.
 		if a.server.Name() != "" && a.server.Until(a.queue.known[p]) <= standbyStep {
 			a.queue.keep(p)
 		}
@@ -201,11 +204,11 @@ func (a *agenda) learn(p keys.Partition, due schedule.Millis) bool {
 	return a.queue.plan(p, at)
 }
 
-// delay returns the delay of this timerd behind the first one. a.mu is held.
+// delay returns the delay of this timerd behind the first timerd. a.mu is held.
 func (a *agenda) delay() time.Duration { return time.Duration(a.rank) * standbyStep }
 
 // patience returns the time for which due timers are left to the lower ranks. a.mu is held.
-func (a *agenda) patience() time.Duration { return max(a.delay()-early, 0) }
+func (a *agenda) patience() time.Duration { return max(a.delay()-standbyLead, 0) }
 
 // wait returns the time until the next claim.
 func (a *agenda) wait() time.Duration {
@@ -223,7 +226,8 @@ func (a *agenda) until() time.Duration {
 	return min(a.server.Until(at), longestSleep)
 }
 
-// takeDue takes out up to claimBatch partitions that are due. expected is the number of firings that a claim may bring.
+// takeDue removes and returns up to claimBatch partitions that are due. expected is the number of firings that a claim
+// may bring.
 func (a *agenda) takeDue(expected int) []schedule.ClaimRequest {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -233,7 +237,8 @@ func (a *agenda) takeDue(expected int) []schedule.ClaimRequest {
 		if a.server.Owns(p) {
 			ends, leased := a.leases[p]
 			requests = append(requests, schedule.ClaimRequest{
-				Partition: p, Known: known, Expected: expected, Patience: a.patience(), Leases: leased && a.server.Until(ends) <= 0,
+				Partition: p, Known: known, Expected: expected, Patience: a.patience(),
+				Leases: leased && a.server.Until(ends) <= 0,
 			})
 		}
 	}
@@ -257,7 +262,8 @@ func (a *agenda) claimed(result *schedule.ClaimResult) (more bool) {
 }
 
 // peerClaimed notes a claim by any timerd, with its time and the next due time, or Nothing. This timerd then forgets
-// the due times up to the claim, unless it is the first: then the claim was its own, or it does not rely on others.
+// the due times up to the claim, unless it is the first timerd: then the claim was its own, or it does not rely on
+// other timerds.
 func (a *agenda) peerClaimed(p keys.Partition, at, next schedule.Millis) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -272,7 +278,7 @@ func (a *agenda) peerClaimed(p keys.Partition, at, next schedule.Millis) {
 	}
 }
 
-// noteLeases notes the next lease of a partition to look for, after a claim. a.mu is held.
+// noteLeases notes the next lease of a partition that needs a look, after a claim. a.mu is held.
 func (a *agenda) noteLeases(result *schedule.ClaimResult, now schedule.Millis) {
 	p := result.Partition
 	ends, leased := a.leases[p]
@@ -286,7 +292,7 @@ func (a *agenda) noteLeases(result *schedule.ClaimResult, now schedule.Millis) {
 	}
 }
 
-// putBack puts back a partition after a failed claim: for at once, unless it is moving.
+// putBack plans a claim from a partition again after a failed one: at once, unless the partition is moving.
 func (a *agenda) putBack(request schedule.ClaimRequest, moving bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -26,18 +26,21 @@ func TestLeasesOfSweeps(t *testing.T) {
 			b.pass(after)
 			requests := a.takeDue(1)
 			if len(requests) != 1 || requests[0].Leases != looks {
-				t.Fatalf("%s after the start: %+v, want one that looks for leases: %t", time.Since(b.began), requests, looks)
+				t.Fatalf("%s after the start: %+v, want one that looks for leases: %t", time.Since(b.began), requests,
+					looks)
 			}
 			result.Partition, result.At = p, time.Now()
 			a.claimed(&result)
 		}
 		nothing := schedule.ClaimResult{Next: schedule.Nothing}
 		a.swept(schedule.DueScan{
-			Heads: []schedule.Head{{Partition: p, Due: b.in(time.Second)}}, Leases: []schedule.Head{{Partition: p, Due: b.in(3 * time.Second)}},
+			Heads:  []schedule.Head{{Partition: p, Due: b.in(time.Second)}},
+			Leases: []schedule.Head{{Partition: p, Due: b.in(3 * time.Second)}},
 		}, true)
 		claim(time.Second, false, nothing)
 		claim(2*time.Second, true, schedule.ClaimResult{Full: true, Next: b.in(3 * time.Second)})
-		a.putBack(schedule.ClaimRequest{Partition: p, Known: schedule.Never}, false) // something else is to be done there
+		// something else is to be done there
+		a.putBack(schedule.ClaimRequest{Partition: p, Known: schedule.Never}, false)
 		claim(0, false, nothing)
 		claim(time.Second, true, nothing)
 		if wait := a.wait(); wait != longestSleep {
@@ -69,19 +72,32 @@ func TestClaimsOfOthers(t *testing.T) {
 			next   time.Duration // likewise; 0 for nothing
 			want   time.Duration // until its own next claim, without a standby's delay
 		}{
-			"nothing is left":                    {1, nil, -5 * time.Millisecond, 0, longestSleep - standbyStep},
-			"another is due later":               {1, nil, -time.Millisecond, 8 * time.Second, 8 * time.Second},
-			"not all was claimed":                {1, nil, -time.Millisecond, -5 * time.Millisecond, -5 * time.Millisecond},
-			"claimed before it was due":          {1, nil, -6 * time.Millisecond, 8 * time.Second, -5 * time.Millisecond},
-			"claimed in the future, as it says":  {1, other(time.Second), time.Hour, 0, time.Second},
-			"something is owed there":            {1, func(a *agenda) { a.wake(p, schedule.AtOnce) }, -time.Millisecond, 0, owed},
-			"a sweep has found something":        {1, func(a *agenda) { a.swept(schedule.DueScan{Heads: []schedule.Head{{Partition: p}}}, true) }, -time.Millisecond, 0, owed},
-			"an answer overtook the message":     {1, func(a *agenda) { a.wake(p, later[0].Due) }, -time.Millisecond, 0, -5 * time.Millisecond},
-			"a sweep overtook the message":       {1, func(a *agenda) { a.swept(schedule.DueScan{Heads: later}, true) }, -time.Millisecond, 0, -5 * time.Millisecond},
-			"another was known long before":      {1, func(a *agenda) { other(time.Second)(a); a.wake(p, later[0].Due); b.pass(time.Second) }, 0, 0, longestSleep - standbyStep},
-			"a lease of an earlier claim ends":   {1, func(a *agenda) { a.leases[p] = b.in(3 * time.Second) }, -time.Millisecond, 8 * time.Second, 3 * time.Second},
-			"it is the first":                    {0, nil, -time.Millisecond, 0, -5*time.Millisecond - standbyStep},
-			"nothing was known of the partition": {1, other(0), -time.Millisecond, 8 * time.Second, longestSleep - standbyStep},
+			"nothing is left":      {1, nil, -5 * time.Millisecond, 0, longestSleep - standbyStep},
+			"another is due later": {1, nil, -time.Millisecond, 8 * time.Second, 8 * time.Second},
+			"not all was claimed": {1, nil, -time.Millisecond, -5 * time.Millisecond,
+				-5 * time.Millisecond},
+			"claimed before it was due": {1, nil, -6 * time.Millisecond, 8 * time.Second,
+				-5 * time.Millisecond},
+			"claimed in the future, as it says": {1, other(time.Second), time.Hour, 0, time.Second},
+			"something is owed there": {1, func(a *agenda) { a.wake(p, schedule.AtOnce) }, -time.Millisecond,
+				0, owed},
+			"a sweep has found something": {1, func(a *agenda) {
+				a.swept(schedule.DueScan{Heads: []schedule.Head{{Partition: p}}}, true)
+			}, -time.Millisecond, 0, owed},
+			"an answer overtook the message": {1, func(a *agenda) { a.wake(p, later[0].Due) }, -time.Millisecond, 0,
+				-5 * time.Millisecond},
+			"a sweep overtook the message": {1, func(a *agenda) { a.swept(schedule.DueScan{Heads: later}, true) },
+				-time.Millisecond, 0, -5 * time.Millisecond},
+			"another was known long before": {1, func(a *agenda) {
+				other(time.Second)(a)
+				a.wake(p, later[0].Due)
+				b.pass(time.Second)
+			}, 0, 0, longestSleep - standbyStep},
+			"a lease of an earlier claim ends": {1, func(a *agenda) { a.leases[p] = b.in(3 * time.Second) },
+				-time.Millisecond, 8 * time.Second, 3 * time.Second},
+			"it is the first": {0, nil, -time.Millisecond, 0, -5*time.Millisecond - standbyStep},
+			"nothing was known of the partition": {1, other(0), -time.Millisecond, 8 * time.Second,
+				longestSleep - standbyStep},
 		} {
 			a := newAgenda(master{b})
 			a.setRank(c.rank, false)
@@ -115,7 +131,7 @@ func TestPassiveInACluster(t *testing.T) {
 		}
 		a.armed("hhhhhh", b.in(time.Second))
 		if wait := a.wait(); wait != time.Second+2*standbyStep {
-			t.Errorf("%s until the claim of what it has set itself, want 1.05s", wait)
+			t.Errorf("%s until the claim of its own timer, want 1.05s", wait)
 		}
 		a.takeDue(1)
 		due := schedule.DueScan{Heads: []schedule.Head{{Partition: "hhhhhi", Due: b.in(-time.Second)}}}
@@ -138,13 +154,15 @@ func TestLooksOfSweeps(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, _ func(func(context.Context)) func()) {
 		looks := &looker{}
-		s := sweeper{scanner: looks, agenda: newAgenda(master{b}), health: newHealth(), interval: time.Second, lease: 4 * time.Second, metrics: noMetrics{}, onTorn: func([]schedule.Torn) {}}
+		s := sweeper{scanner: looks, agenda: newAgenda(master{b}), health: newHealth(), interval: time.Second,
+			lease: 4 * time.Second, metrics: noMetrics{}, onTorn: func([]schedule.Torn) {}}
 		for _, as := range []struct {
 			rank    int
 			passive bool
 			every   time.Duration
 			all     bool
-		}{{0, false, 2 * time.Second, false}, {1, false, 4 * time.Second, false}, {2, true, 2 * time.Second, false}, {1, false, 4 * time.Second, true}, {1, false, 4 * time.Second, false}} {
+		}{{0, false, 2 * time.Second, false}, {1, false, 4 * time.Second, false}, {2, true, 2 * time.Second, false}, {1,
+			false, 4 * time.Second, true}, {1, false, 4 * time.Second, false}} {
 			s.agenda.setRank(as.rank, as.passive)
 			s.skipped = true
 			if err := s.scanDue(t.Context()); err != nil || looks.Every != as.every || looks.All != as.all {

@@ -10,24 +10,24 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// reasonAsked is the reason of an audit that an operator has asked for.
+// reasonAsked is the reason of an audit that an operator has requested.
 const reasonAsked = "asked for"
 
-// Asked is an audit that was asked for, and how far it is.
+// Asked is a requested audit, with its progress.
 type Asked struct {
 	ID string
 	schedule.AuditProgress
 }
 
-// asked is the audit that was asked for last. Its methods may be called concurrently.
+// asked has the last requested audit. Its methods may be called concurrently.
 type asked struct {
 	mu   sync.Mutex
 	last Asked
-	next string // the id of the one that is to begin, if any
+	next string // the id of a requested audit that has not begun; "" if there is none
 }
 
-// Audit asks for an audit of the node that also looks for what is missing in any partition. The next audit of
-// everything is it. One that was asked for before and has not begun is not carried out. It never blocks.
+// Audit requests an audit of the node that also restores missing halves of timers in all partitions. The next full
+// audit does this. If an earlier request has not begun, the new one replaces it. Audit never blocks.
 func (r *Reconciler) Audit(id string) {
 	r.asked.mu.Lock()
 	r.asked.next = id
@@ -35,7 +35,7 @@ func (r *Reconciler) Audit(id string) {
 	r.Coverage.ask(reasonAsked)
 }
 
-// Asked returns the audit that was asked for last, with an empty ID if there is none.
+// Asked returns the last requested audit. Its ID is empty if there was none.
 func (r *Reconciler) Asked() Asked {
 	r.asked.mu.Lock()
 	defer r.asked.mu.Unlock()
@@ -49,13 +49,13 @@ func (r *Reconciler) Asked() Asked {
 	return r.asked.last
 }
 
-// begin returns the id of the audit that is to begin now, or an empty one.
+// begin returns the id of the requested audit to begin now; "" if there is none.
 func (a *asked) begin() (id string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.next != "" {
 		fault := ""
-		if a.last.ID == a.next { // it is tried again
+		if a.last.ID == a.next { // it is another try
 			fault = a.last.Fault
 		}
 		a.last, a.next = Asked{ID: a.next, AuditProgress: schedule.AuditProgress{Fault: fault}}, ""
@@ -64,19 +64,19 @@ func (a *asked) begin() (id string) {
 	return ""
 }
 
-// doing notes what the audit does.
+// doing notes the present work of the audit.
 func (a *asked) doing(what string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.last.Doing = what
 }
 
-// postpone leaves an audit to the next one of everything, with what has failed, if anything.
+// postpone leaves a requested audit to the next full one. err is its failure, or nil.
 func (a *asked) postpone(id string, err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.next != "" {
-		return // a newer one
+		return // a newer request
 	}
 	a.next = id
 	if err != nil {
@@ -84,28 +84,29 @@ func (a *asked) postpone(id string, err error) {
 	}
 }
 
-// end notes what came of the audit.
+// end notes the outcome of the audit.
 func (a *asked) end(out schedule.AuditOutcome, took time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.last.Done, a.last.Doing, a.last.Fault, a.last.Outcome, a.last.Took = true, "", "", out, took
 }
 
-// auditAsked makes an audit of everything that was asked for: it first puts in order what is missing in any partition.
+// auditAsked makes a requested audit. First it restores missing halves of timers in all partitions.
 func (a *auditor) auditAsked(ctx context.Context, id string) (schedule.Observed, error) {
 	began := time.Now()
 	a.asked.doing("comparing timers with their records")
 	restored, failed := a.restoreAll(ctx)
 	a.asked.doing("comparing keys with timers")
 	seen, err := a.auditOnce(ctx, true)
-	if failed = errors.Join(failed, err); failed != nil || !a.judged { // another try follows, or the first subscription
+	// another audit follows, soon or after the first subscription
+	if failed = errors.Join(failed, err); failed != nil || !a.judged {
 		a.asked.postpone(id, failed)
 		return seen, failed
 	}
 	out := schedule.AuditOutcome{
 		Restored: restored.Timers, WithoutPayload: restored.Bare, Dropped: restored.Dropped, Unknown: restored.Unknown,
-		Adopted: int64(seen.Adopted), Rescheduled: int64(seen.Rescheduled), Cancelled: int64(seen.Cancelled), Kept: int64(seen.Kept),
-		Unreadable: int64(seen.Denied),
+		Adopted: int64(seen.Adopted), Rescheduled: int64(seen.Rescheduled), Cancelled: int64(seen.Cancelled),
+		Kept: int64(seen.Kept), Unreadable: int64(seen.Denied),
 	}
 	for _, c := range a.counted {
 		out.Timers += c.Pending + c.Owed + c.Firing + c.Held

@@ -15,12 +15,12 @@ import (
 const (
 	pageCount = 128 // index entries per audit step
 	forever   = 100 * 365 * 24 * time.Hour
-	// subscribesWithin is the wait of the first audit for the first subscription, which needs an audit in any case: one
-	// of 20 million timers takes minutes.
+	// subscribesWithin is the time for which the first audit waits for the first subscription. A subscription needs an
+	// audit in any case, and an audit of 20 million timers takes minutes.
 	subscribesWithin = 500 * time.Millisecond
-	// recordPause is the least time between two reports of audits on schedule.
+	// recordPause is the least time between two reports about scheduled audits.
 	recordPause = 10 * time.Second
-	// maxDrift bounds the lead of the estimate of the server's clock.
+	// maxDrift limits the lead of the estimate of the server's clock.
 	maxDrift = time.Second
 )
 
@@ -42,17 +42,17 @@ type auditor struct {
 	auditing        *atomic.Bool // an audit is under way
 	namespaces      keys.Namespaces
 	instance        string
-	interval, lease time.Duration // of sweeps; of claims
+	interval, lease time.Duration // the interval of sweeps; the lease of claims
 	log             *slog.Logger
 	metrics         Metrics
 
 	asked   *asked
 	restore func(context.Context, []schedule.Torn) (schedule.Restored, error)
 
-	judged   bool                      // the last audit knew whether events are heard
+	judged   bool                      // the last audit knew whether events arrive
 	counted  []schedule.NamespaceCount // of the last audit, if it reached all timers
-	recorded time.Time                 // of the last report
-	again    string                    // reason of a full audit asked for during the one under way; else empty
+	recorded time.Time                 // time of the last report
+	again    string                    // reason of a full audit requested during the present one; "" if none
 }
 
 // run audits until ctx ends.
@@ -68,7 +68,7 @@ func (a *auditor) run(ctx context.Context) {
 	var complete time.Time // start of the last full audit
 	for {
 		if a.agenda.isPassive() && (reason == "start" || reason == reasonRegular || reason == reasonUnfollowed) {
-			// The timerds that hear do it; a subscription asks for one.
+			// The timerds that hear the events make the audits; a new subscription requests one.
 			select {
 			case <-ctx.Done():
 				return
@@ -116,7 +116,7 @@ func (a *auditor) run(ctx context.Context) {
 	}
 }
 
-// auditFor makes one audit and reports its findings.
+// auditFor makes an audit for a reason and reports its findings.
 func (a *auditor) auditFor(ctx context.Context, reason string) (took time.Duration, err error) {
 	began := time.Now()
 	a.auditing.Store(true)
@@ -130,7 +130,7 @@ func (a *auditor) auditFor(ctx context.Context, reason string) (took time.Durati
 	return took, err
 }
 
-// auditAs makes an audit for a reason. One of everything is that which was asked for, if one was.
+// auditAs makes an audit for a reason. A full audit is the requested one, if there is one.
 func (a *auditor) auditAs(ctx context.Context, reason string) (schedule.Observed, error) {
 	if reason == reasonUnfollowed {
 		return a.auditOnce(ctx, false)
@@ -141,7 +141,7 @@ func (a *auditor) auditAs(ctx context.Context, reason string) (schedule.Observed
 	return a.auditOnce(ctx, true)
 }
 
-// report logs an audit that found changes without an event, and counts it.
+// report counts an audit that found changes without an event, and logs it.
 func (a *auditor) report(reason string, seen schedule.Observed, took time.Duration) {
 	known := reason == reasonRegular || reason == reasonUnfollowed
 	if seen.Kept > 0 || !known && (seen.Adopted > 0 || seen.Rescheduled > 0 || seen.Cancelled > 0) {
@@ -163,14 +163,14 @@ func (a *auditor) record(ctx context.Context, reason string, took time.Duration)
 	}
 	a.coverage.report(&report)
 	if err := a.node.RecordAudit(ctx, report); err != nil && ctx.Err() == nil {
-		a.log.Warn("cannot leave a report of the audit for timerd status", "err", err)
+		a.log.Warn("cannot store the report of an audit, which timerd status shows", "err", err)
 	}
 	a.recorded = time.Now()
 }
 
-// auditOnce adopts the keys of the namespaces that the index lacks, if it is to be complete. Once it is known whether
-// events are heard, it also takes timers without their key out of the index, and forgets apps without timers. It passes
-// over moving partitions, and returns an error for them at the end.
+// auditOnce makes one audit. If complete is set, it adopts the keys of the namespaces that the index lacks. Once it is
+// known whether events arrive, it also removes timers without their key from the index, and forgets apps without
+// timers. It skips moving partitions, and returns an error for them at the end.
 func (a *auditor) auditOnce(ctx context.Context, complete bool) (schedule.Observed, error) {
 	var seen schedule.Observed
 	var moving error
@@ -189,7 +189,7 @@ func (a *auditor) auditOnce(ctx context.Context, complete bool) (schedule.Observ
 		}
 	}
 	if audit == nil {
-		return seen, moving // the first subscription asks for another audit
+		return seen, moving // the first subscription requests another audit
 	}
 	a.judged = true
 	audit.CountBy(a.namespaces.Counted())
@@ -223,15 +223,15 @@ func (a *auditor) auditOnce(ctx context.Context, complete bool) (schedule.Observ
 	return seen, moving
 }
 
-// adoptAgain adopts the keys of a gap that was noted during the audit: they may run out before it ends. Another audit
-// follows for the rest.
+// adoptAgain adopts the keys of a gap that was noted during the audit, because they may run out before the audit ends.
+// Another audit follows for the rest.
 func (a *auditor) adoptAgain(ctx context.Context, seen *schedule.Observed) error {
 	select {
 	case reason := <-a.coverage.asked:
 		if a.again == "" || a.again == reasonTakenOver {
 			a.again = reason
 		}
-		if reason == reasonTakenOver { // its timers are in the schedule
+		if reason == reasonTakenOver { // their timers are in the schedule
 			return nil
 		}
 		return a.adoptAll(ctx, seen)
@@ -240,7 +240,7 @@ func (a *auditor) adoptAgain(ctx context.Context, seen *schedule.Observed) error
 	}
 }
 
-// adoptAll hands every key of the namespaces to the schedule as audited.
+// adoptAll passes every key of the namespaces to the schedule, as audited.
 func (a *auditor) adoptAll(ctx context.Context, seen *schedule.Observed) error {
 	var hints []schedule.Hint
 	var moving error

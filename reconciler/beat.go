@@ -13,19 +13,19 @@ import (
 const (
 	// missedHeartbeats is the number of sweeps without a heartbeat after which a timerd is dead.
 	missedHeartbeats = 4
-	// enoughHear is the number of timerds that hear a server: the first in rank and one other.
+	// enoughHear is the number of timerds that should hear the events of a server: the first in rank and one other.
 	enoughHear = 2
-	// enoughDoubts is the number of consecutive answers with fewer listeners that are needed to believe it: the first
-	// answer after a server was silent may come before the others have reported.
+	// enoughDoubts is the number of consecutive answers that must show too few listeners before that is believed: the
+	// first answer after a silence of the server may come before the other timerds have reported.
 	enoughDoubts = 2
-	// believedSweeps is the validity of a timerd's report that it hears a server, in sweeps.
+	// believedSweeps is the time, in sweeps, for which a timerd's report that it hears the events of a server is valid.
 	believedSweeps = 2
-	// shortestSweep is the shortest sweep for this validity, and for the deadline of a call: the canary, which shows
-	// that a timerd hears, is sent once a second.
+	// shortestSweep is the least sweep interval for this time, and for the limit of a call. The canary, which shows
+	// that a timerd hears events, is sent once a second.
 	shortestSweep = time.Second
 )
 
-// Believed returns how long after its last proof a timerd counts as hearing a server.
+// Believed returns the time for which a timerd counts as hearing the events of a server after its last proof.
 func Believed(sweepInterval time.Duration) time.Duration {
 	return believedSweeps * max(sweepInterval, shortestSweep)
 }
@@ -43,10 +43,10 @@ type beater struct {
 	events     Events
 	metrics    Metrics
 
-	standing schedule.Standing // by the last heartbeat that was answered
+	standing schedule.Standing // from the answer to the last answered heartbeat
 	beatAt   time.Time         // time of that answer; at first, of the start
-	askedAt  time.Time         // likewise for the last answer about listeners
-	steady   time.Time         // since when each heartbeat was answered in time; zero if the last one was not
+	askedAt  time.Time         // time of the last answer about listeners; at first, of the start
+	steady   time.Time         // since then every heartbeat was answered in time; zero if the last one was not
 	enough   int               // consecutive answers with enough other listeners
 	doubts   int               // consecutive answers with fewer
 }
@@ -58,10 +58,10 @@ type answer struct {
 	beatErr, hearErr error
 }
 
-// take takes in an answer. This timerd hears, and is not passive, unless enough timerds of lower rank have heard the
-// node for a while. So it stops only after the others have begun, and a new one does not rely on others that have just
-// died. After missedHeartbeats sweeps without an answer to one of the two calls each timerd hears, and without one to
-// its heartbeats it acts as the first.
+// take applies an answer. Normally this timerd hears the events. It is passive, and does not hear them, only if enough
+// timerds of lower rank have heard the node for a while. So it stops only after the others have begun, and a new timerd
+// does not rely on others that have just died. If one of the two calls has had no answer for missedHeartbeats sweeps,
+// this timerd hears the events. If the heartbeats have had none, it also acts as the first timerd.
 func (b *beater) take(a answer) {
 	now := time.Now()
 	silence := missedHeartbeats * b.interval
@@ -74,7 +74,7 @@ func (b *beater) take(a answer) {
 	}
 	if a.beatErr == nil {
 		b.standing, b.beatAt = a.standing, now
-		if a.standing.Missed && gap >= silence { // and it was not the server's clock that went on
+		if a.standing.Missed && gap >= silence { // and it was not a step of the server's clock
 			b.metrics.Unanswered(gap)
 		}
 	}

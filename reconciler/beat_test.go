@@ -21,7 +21,8 @@ func TestHearing(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
 		hears := true
-		m := &members{bench: b, standing: schedule.Standing{Alive: []string{"a", "b", "c"}, Able: 3}, hearing: heardBy("b", "c")}
+		m := &members{bench: b, standing: schedule.Standing{Alive: []string{"a", "b", "c"}, Able: 3},
+			hearing: heardBy("b", "c")}
 		h := newBeater(b, m, "c")
 		h.events = ears{func() bool { return hears }, func(hear bool) {
 			if hears != hear {
@@ -50,7 +51,7 @@ func TestHearing(t *testing.T) {
 		h.agenda.wake(keys.Single, at)
 		h.agenda.swept(schedule.DueScan{Heads: left}, true)
 		if wait := h.agenda.wait(); wait <= 0 {
-			t.Error("a passive one claims what has just become due")
+			t.Error("a passive timerd claims a timer that has just become due")
 		}
 		h.agenda.swept(schedule.DueScan{Heads: left}, true)
 		if wait := h.agenda.wait(); wait > 0 {
@@ -88,7 +89,8 @@ func TestHearingWithoutAnswers(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
 		var heard []string
-		m := &members{bench: b, standing: schedule.Standing{Alive: []string{"a", "b", "c"}, Able: 3}, hearing: heardBy("a", "b")}
+		m := &members{bench: b, standing: schedule.Standing{Alive: []string{"a", "b", "c"}, Able: 3},
+			hearing: heardBy("a", "b")}
 		h := newBeater(b, m, "c")
 		h.events = ears{allEvents{}.Hears, func(hear bool) {
 			b.change(func() { heard = append(heard, fmt.Sprint(time.Since(b.began).Round(time.Second), " ", hear)) })
@@ -134,7 +136,8 @@ func TestHearsFromTheStart(t *testing.T) {
 		h.beatAt, h.askedAt = time.Now(), time.Now()
 		h.events = ears{allEvents{}.Hears, func(hear bool) { said = hear }}
 		for beat := 1; beat <= missedHeartbeats; beat++ {
-			h.take(answer{standing: schedule.Standing{Alive: []string{"a", "b", "c"}, Able: 3}, hearing: heardBy("a", "b")})
+			h.take(answer{standing: schedule.Standing{Alive: []string{"a", "b", "c"}, Able: 3},
+				hearing: heardBy("a", "b")})
 			if want := beat < missedHeartbeats; said != want {
 				t.Errorf("after %d heartbeats: hear: %t, want %t", beat, said, want)
 			}
@@ -189,13 +192,15 @@ func (m *members) answers(ctx context.Context, note string, err *error) error {
 	return *err
 }
 
-func (m *members) Heartbeat(ctx context.Context, self schedule.Self, ttl time.Duration) (s schedule.Standing, err error) {
+func (m *members) Heartbeat(ctx context.Context, self schedule.Self, ttl time.Duration) (s schedule.Standing,
+	err error) {
 	err = m.answers(ctx, fmt.Sprintf("beat of %s for %s", self.Instance, ttl), &m.err)
 	m.change(func() { s, m.steady = m.standing, append(m.steady, self.Steady) })
 	return s, err
 }
 
-func (m *members) Hearing(ctx context.Context, self schedule.Self, hears bool, believed time.Duration) (h schedule.Hearing, err error) {
+func (m *members) Hearing(ctx context.Context, self schedule.Self, hears bool,
+	believed time.Duration) (h schedule.Hearing, err error) {
 	err = m.answers(ctx, fmt.Sprintf("question of %s for %s, hears: %t", self.Instance, believed, hears), &m.hearErr)
 	m.change(func() { h = m.hearing })
 	return h, err
@@ -211,7 +216,8 @@ func (m *members) Deregister(_ context.Context, self schedule.Self) error {
 func TestHeartbeats(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
-		m := &members{bench: b, err: errors.New("away"), standing: schedule.Standing{Alive: []string{"b", "a"}, Able: 2}}
+		m := &members{bench: b, err: errors.New("away"),
+			standing: schedule.Standing{Alive: []string{"b", "a"}, Able: 2}}
 		h := newBeater(b, m, "a")
 		beats := func(within time.Duration, want ...string) {
 			t.Helper()

@@ -10,37 +10,37 @@ import (
 const (
 	// auditInterval is the interval of full audits without a gap.
 	auditInterval = 10 * time.Minute
-	// auditShare is the largest part of the time for audits that stand in for events, or follow slots that move one
-	// after the other.
+	// auditShare is the largest part of the time for audits that replace events, or that follow slots moving one after
+	// the other.
 	auditShare = 10
-	// unfollowedInterval is the interval of audits of the timers alone, while the keys of some are not followed.
+	// unfollowedInterval is the interval of audits of the timers alone, while the keys of some timers are not followed.
 	unfollowedInterval = time.Minute
 
-	// The reasons of audits on schedule; those for reasonUnfollowed cover the timers alone.
+	// The reasons of scheduled audits. Audits for reasonUnfollowed are of the timers alone.
 	reasonRegular    = "regular"
 	reasonUnfollowed = "keys not followed"
 	// reasonTakenOver is the reason of an audit of partitions that came from another server of a cluster.
 	reasonTakenOver = "slots moved"
-	// reasonSetBack is the reason of an audit after the clock was set back: it ends overlong waits.
+	// reasonSetBack is the reason of an audit after the clock was set back. It ends waits that are too long.
 	reasonSetBack = "clock set back"
 )
 
-// Coverage records how far the events of a node can be relied on. The listener keeps it up to date, and audits cover
-// the rest. Its methods may be called concurrently, and never block. Set its fields before the first call.
+// Coverage records how much the schedule can rely on the events of a node. The listener keeps it up to date, and audits
+// cover the rest. Its methods may be called concurrently, and never block. Set its fields before the first call.
 type Coverage struct {
 	// Metrics counts the gaps. Default: nothing is counted.
 	Metrics Metrics
 
 	now        func() schedule.Millis
-	asked      chan string   // the reason of the next full audit
+	asked      chan string   // the reason of a requested full audit
 	unfollowed chan struct{} // beyond has become true
 	audited    chan struct{}
 
 	mu                 sync.Mutex
 	incomplete, beyond bool
 	gaps               int             // since the start
-	lastGap            string          // its reason
-	gapAt              schedule.Millis // when it was noted
+	lastGap            string          // the reason of the last gap
+	gapAt              schedule.Millis // its time
 }
 
 func newCoverage(now func() schedule.Millis) *Coverage {
@@ -50,7 +50,7 @@ func newCoverage(now func() schedule.Millis) *Coverage {
 	}
 }
 
-// Gap asks for an audit, because events may have been missed. A waiting audit answers further gaps too.
+// Gap requests an audit, because events may have been missed. A waiting audit covers further gaps too.
 func (c *Coverage) Gap(reason string) {
 	c.Metrics.Gap(reason)
 	c.note(reason)
@@ -65,7 +65,7 @@ func (c *Coverage) note(reason string) {
 	c.ask(reason)
 }
 
-// ask asks for a full audit, after the one under way.
+// ask requests a full audit, after the present one.
 func (c *Coverage) ask(reason string) {
 	select {
 	case c.asked <- reason:
@@ -73,7 +73,7 @@ func (c *Coverage) ask(reason string) {
 	}
 }
 
-// SetComplete says whether the events that adoption needs arrive. While they do not, an audit follows every sweep.
+// SetComplete sets whether the events that adoption needs arrive. While they do not, an audit follows every sweep.
 func (c *Coverage) SetComplete(complete bool) {
 	c.Metrics.Complete(complete)
 	c.mu.Lock()
@@ -84,8 +84,8 @@ func (c *Coverage) SetComplete(complete bool) {
 	}
 }
 
-// SetBeyond says whether timers exist whose keys are not followed, though events arrive. While there are any, audits
-// run every minute, or less often so that they take at most a tenth of the time.
+// SetBeyond sets whether timers exist whose keys are not followed although events arrive. While there are such timers,
+// audits run every minute, or less often so that they take at most a tenth of the time.
 func (c *Coverage) SetBeyond(beyond bool) {
 	c.mu.Lock()
 	c.beyond = beyond
@@ -98,8 +98,8 @@ func (c *Coverage) SetBeyond(beyond bool) {
 // Audited receives after audits, which may have forgotten apps. It is for one receiver.
 func (c *Coverage) Audited() <-chan struct{} { return c.audited }
 
-// untilAudit returns the wait before the next audit, after one that took some time, and its reason. since is the age of
-// the last full audit, and sweeps the interval of sweeps.
+// untilAudit returns the wait before the next audit, and its reason. took is the duration of the last audit, since is
+// the age of the last full audit, and sweeps is the interval of sweeps.
 func (c *Coverage) untilAudit(took, since, sweeps time.Duration) (wait time.Duration, reason string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -15,18 +15,18 @@ import (
 
 // Times and limits of firing that are not worth a setting.
 const (
-	// coalesceFor is the pause between claims under load, so that each brings several timers. At 3,333 timers a
-	// second it keeps the median lateness under 1.2 ms; docs/inside/schedule.md has the gain of a longer one.
+	// coalesceFor is the pause between claims under load, so that each claim brings several timers. At 3,333 timers a
+	// second it keeps the median lateness under 1.2 ms; docs/inside/schedule.md has the gain of a longer pause.
 	coalesceFor = time.Millisecond
-	// coalesceSlots is the same for the masters of a cluster, where due timers usually have a slot each and share the
-	// fixed cost of a call. It adds as much to the lateness. All masters are claimed from at multiples of it, so that
-	// the process wakes up once.
+	// coalesceSlots is coalesceFor for the masters of a cluster. There, due timers usually have a slot each, and share
+	// the fixed cost of a call. The pause adds as much to the lateness. All masters are claimed from at multiples of
+	// it, so that the process wakes up once for all.
 	coalesceSlots = 4 * time.Millisecond
-	// preciseFor is the time before a claim at which the precise timer takes over from Go's: that is up to a
-	// millisecond late in an idle process. BenchmarkSleepUntilClaim compares the two.
+	// preciseFor is the time before a claim at which the precise timer takes over from Go's timer. Go's timer is up to
+	// a millisecond late in an idle process. BenchmarkSleepUntilClaim compares the two.
 	preciseFor = 1200 * time.Microsecond
 	claimGrace = time.Second // for a claim under way when the process stops
-	// slack is the number of firings that a claim expects beyond those of the last one.
+	// slack is the number of firings that a claim expects beyond the number of the last claim.
 	slack = 4
 )
 
@@ -35,10 +35,10 @@ type Claimer interface {
 	Claim(ctx context.Context, requests []schedule.ClaimRequest, lease time.Duration) []schedule.ClaimResult
 }
 
-// Publisher takes claimed firings over.
+// Publisher takes over claimed firings.
 type Publisher interface {
-	// Wait returns nil once firings of a node, by its name, can be published, or an error when ctx ends. Nothing is
-	// claimed before.
+	// Wait waits until firings of a node, given by its name, can be published. It returns an error when ctx ends.
+	// Nothing is claimed before that.
 	Wait(ctx context.Context, node string) error
 	// Publish takes firings over. Once ctx has ended it takes as many as there is room for, and gives the others back.
 	Publish(ctx context.Context, firings []schedule.Firing) error
@@ -103,7 +103,8 @@ func (f *firer) coalesce(now time.Time) time.Duration {
 	return slot.Add(coalesceSlots).Sub(now)
 }
 
-// drain claims and publishes batches until nothing is due. It claims the next batch while one is being published.
+// drain claims and publishes batches until nothing is due. It claims the next batch while the last one is being
+// published.
 func (f *firer) drain(ctx context.Context) error {
 	defer f.busy.Store(false)
 	var publishing errgroup.Group
@@ -128,7 +129,7 @@ func (f *firer) drain(ctx context.Context) error {
 	}
 }
 
-// publish hands firings to the publisher, if there are any.
+// publish passes firings to the publisher, if there are any.
 func (f *firer) publish(ctx context.Context, firings []schedule.Firing) error {
 	if len(firings) == 0 {
 		return nil
@@ -141,7 +142,7 @@ func (f *firer) publish(ctx context.Context, firings []schedule.Firing) error {
 func (f *firer) claim(ctx context.Context) (firings []schedule.Firing, more bool, err error) {
 	requests := f.agenda.takeDue(f.expected)
 	more = len(requests) == claimBatch
-	// An interrupted claim keeps its timers from firing until the lease is over.
+	// If a claim were interrupted, its timers could not fire until the lease is over.
 	claiming, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(claimGrace, end) })()
@@ -170,7 +171,7 @@ func (f *firer) claim(ctx context.Context) (firings []schedule.Firing, more bool
 // report reports the changes of a claim.
 func (f *firer) report(result *schedule.ClaimResult) {
 	for _, err := range result.Corrupt {
-		f.log.Error("removed an entry from the schedule that is no timer", "err", err)
+		f.log.Error("removed an entry that is not a timer from the schedule", "err", err)
 	}
 	if len(result.Firings) > 0 || result.Rescheduled > 0 || result.Cancelled > 0 || result.Parked > 0 {
 		f.metrics.Claimed(result)

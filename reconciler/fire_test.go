@@ -68,7 +68,8 @@ func TestFirerCoalesces(t *testing.T) {
 			defer start(f.run)()
 			b.pass(1500 * time.Microsecond)
 			var got []string
-			for _, pass := range []time.Duration{time.Microsecond, 3 * time.Millisecond, 8499 * time.Microsecond, 6500 * time.Microsecond} {
+			for _, pass := range []time.Duration{time.Microsecond, 3 * time.Millisecond, 8499 * time.Microsecond,
+				6500 * time.Microsecond} {
 				f.agenda.wake(keys.Single, schedule.AtOnce)
 				b.pass(pass)
 				got = append(got, b.happened()...)
@@ -94,7 +95,8 @@ func TestFirerTriesAgain(t *testing.T) {
 		if tries := b.happened(); len(tries) < 34 || len(tries) > 44 {
 			t.Errorf("%d tries in a minute: %q", len(tries), tries)
 		}
-		if err := f.health.err(b); err == nil || !strings.Contains(err.Error(), "claiming due timers has been failing for 1m0s: away") {
+		if err := f.health.err(b); err == nil ||
+			!strings.Contains(err.Error(), "claiming due timers has been failing for 1m0s: away") {
 			t.Errorf("health: %v", err)
 		}
 		if n := strings.Count(b.log.String(), "cannot fire timers"); n != 1 {
@@ -113,7 +115,8 @@ func TestFirerTriesAgain(t *testing.T) {
 		f.agenda.wake(keys.Single, schedule.AtOnce)
 		time.Sleep(950 * time.Millisecond)
 		if claims := b.happened(); len(claims) != 10 {
-			t.Errorf("%d claims from a partition that is moving, want one each %s: %q", len(claims), movingPause, claims)
+			t.Errorf("%d claims from a partition that is moving, want one each %s: %q", len(claims), movingPause,
+				claims)
 		}
 		if err := f.health.err(b); err != nil {
 			t.Errorf("while it is moving: %v", err)

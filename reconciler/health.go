@@ -29,14 +29,14 @@ type health struct {
 
 func newHealth() *health { return &health{claims: map[keys.Partition]*backoff.Outage{}} }
 
-// noteScan notes the outcome of a sweep.
+// noteScan notes the result of a sweep.
 func (h *health) noteScan(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.scan.Note(err)
 }
 
-// noteClaim notes the outcome of a claim from a partition. A moving slot proves nothing.
+// noteClaim notes the result of a claim from a partition. A moving slot proves nothing.
 func (h *health) noteClaim(p keys.Partition, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -54,7 +54,7 @@ func (h *health) noteClaim(p keys.Partition, err error) {
 	}
 }
 
-// err returns the operations that have failed for some seconds, in the partitions that the server still has.
+// err returns the operations that have failed for some seconds. It ignores partitions that the server no longer has.
 func (h *health) err(server Server) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -73,7 +73,8 @@ func (h *health) err(server Server) error {
 	}
 	switch {
 	case partitions > 1:
-		return fmt.Errorf("claiming due timers has failed in %d slots, in one of them it has been %w", partitions, first)
+		return fmt.Errorf("claiming due timers has failed in %d slots, in one of them it has been %w", partitions,
+			first)
 	case partitions == 1:
 		return fmt.Errorf("claiming due timers has been %w", first)
 	}

@@ -109,12 +109,14 @@ func (c *claims) Sweep(_ context.Context, l schedule.Look) (schedule.DueScan, er
 	return scan, c.err
 }
 
-func (c *claims) Claim(_ context.Context, requests []schedule.ClaimRequest, _ time.Duration) (results []schedule.ClaimResult) {
+func (c *claims) Claim(_ context.Context, requests []schedule.ClaimRequest,
+	_ time.Duration) (results []schedule.ClaimResult) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, r := range requests {
 		c.note("claim")
-		results = append(results, schedule.ClaimResult{Partition: r.Partition, At: time.Now(), Firings: c.brings, Next: c.next, Err: c.err})
+		results = append(results,
+			schedule.ClaimResult{Partition: r.Partition, At: time.Now(), Firings: c.brings, Next: c.next, Err: c.err})
 	}
 	c.next = schedule.Nothing
 	return results
@@ -143,14 +145,17 @@ func TestSweeps(t *testing.T) {
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
 		c, k, takenOver := &claims{bench: b}, &keeper{bench: b}, make(chan struct{}, 1)
 		s := sweeper{
-			scanner: c, keeper: k, agenda: newAgenda(b), health: newHealth(), takenOver: takenOver, interval: time.Second, lease: time.Minute,
+			scanner: c, keeper: k, agenda: newAgenda(b), health: newHealth(), takenOver: takenOver,
+			interval: time.Second, lease: time.Minute,
 			log: b.logger(), metrics: noMetrics{}, onTorn: func([]schedule.Torn) {},
 			onSetBack: func() { b.change(func() { b.note("set back") }) },
 		}
 		defer start(s.run)()
 		b.saw(t, 1500*time.Millisecond, "0s scan 4s", "0s put right", "1s scan 4s")
 		signal(takenOver)
-		b.change(func() { c.scan.Heads = []schedule.Head{{Partition: keys.Single, Due: b.in(1100 * time.Millisecond)}} })
+		b.change(func() {
+			c.scan.Heads = []schedule.Head{{Partition: keys.Single, Due: b.in(1100 * time.Millisecond)}}
+		})
 		b.saw(t, 600*time.Millisecond, "1.5s scan 4s", "2s scan 4s")
 		if wait := s.agenda.wait(); wait != 500*time.Millisecond {
 			t.Errorf("%s until the next claim, want 500ms", wait)
@@ -159,7 +164,7 @@ func TestSweeps(t *testing.T) {
 		b.change(func() { k.behind = true })
 		b.saw(t, time.Second, "3s scan 4s", "3s set back", "3s put right")
 		if wait := s.agenda.wait(); wait > 0 {
-			t.Errorf("%s until the claim of what is owed", wait)
+			t.Errorf("%s until the claim of an owed timer", wait)
 		}
 		b.change(func() { k.behind, c.err = false, errors.New("away") })
 		time.Sleep(10 * time.Second)
@@ -167,7 +172,8 @@ func TestSweeps(t *testing.T) {
 		if n := strings.Count(b.log.String(), "sweep failed"); n != 1 {
 			t.Errorf("%d lines of a failure that lasts:\n%s", n, &b.log)
 		}
-		if err := s.health.err(b); err == nil || !strings.Contains(err.Error(), "looking for due timers has been failing for") {
+		if err := s.health.err(b); err == nil ||
+			!strings.Contains(err.Error(), "looking for due timers has been failing for") {
 			t.Errorf("health: %v", err)
 		}
 	})
@@ -246,14 +252,17 @@ func TestAuditsFollowWhatIsKnownOfEvents(t *testing.T) {
 		b.saw(t, 5*time.Minute, "11m0s gap: test", "11m0s test (1) in 0s")
 
 		cover.SetBeyond(true) // for the timers alone
-		b.saw(t, 2*time.Minute+time.Second, "16m0s keys not followed (0) in 0s", "17m0s keys not followed (0) in 0s", "18m0s keys not followed (0) in 0s")
-		b.saw(t, 3*time.Minute, "19m0s keys not followed (0) in 0s", "20m0s keys not followed (0) in 0s", "21m0s regular (1) in 0s")
+		b.saw(t, 2*time.Minute+time.Second, "16m0s keys not followed (0) in 0s", "17m0s keys not followed (0) in 0s",
+			"18m0s keys not followed (0) in 0s")
+		b.saw(t, 3*time.Minute, "19m0s keys not followed (0) in 0s", "20m0s keys not followed (0) in 0s",
+			"21m0s regular (1) in 0s")
 		cover.SetBeyond(false)
 		b.saw(t, 59*time.Second, "22m0s keys not followed (0) in 0s")
 
 		// While they stand in for events they take a tenth of the time, and follow sweeps at the most.
 		cover.SetComplete(false)
-		b.saw(t, 2500*time.Millisecond, "22m0s events incomplete (1) in 0s", "22m1s regular (1) in 0s", "22m2s regular (1) in 0s")
+		b.saw(t, 2500*time.Millisecond, "22m0s events incomplete (1) in 0s", "22m1s regular (1) in 0s",
+			"22m2s regular (1) in 0s")
 		b.change(func() { k.takes = time.Second })
 		b.saw(t, 12*time.Second, "22m4s regular (1) in 1s", "22m14s regular (1) in 1s")
 		cover.SetComplete(true)
@@ -262,7 +271,8 @@ func TestAuditsFollowWhatIsKnownOfEvents(t *testing.T) {
 		b.saw(t, time.Second, "22m14.5s gap: one")
 		cover.Gap("two") // asks for one more audit, and so does
 		cover.Gap("three")
-		b.saw(t, time.Minute, "22m15.5s gap: two", "22m15.5s gap: three", "22m16.5s one (1) in 2s", "22m18.5s two (1) in 2s")
+		b.saw(t, time.Minute, "22m15.5s gap: two", "22m15.5s gap: three", "22m16.5s one (1) in 2s",
+			"22m18.5s two (1) in 2s")
 		cover.mu.Lock()
 		if cover.gaps != 5 || cover.lastGap != "three" { // with the incomplete events
 			t.Errorf("%d gaps, the last one %q", cover.gaps, cover.lastGap)
@@ -276,21 +286,26 @@ func TestAuditsFollowWhatIsKnownOfEvents(t *testing.T) {
 	})
 }
 
-// An audit that was asked for first restores all partitions. It comes with the next audit of everything that knows
-// whether events are heard, and says what has failed.
+// A requested audit first restores all partitions. It is the next full audit that knows whether events arrive, and it
+// reports its failures.
 func TestAuditsThatAreAskedFor(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
 		k, cover := &keysAlone{bench: b}, newCoverage(b.Now)
 		h := &halves{bench: b, restored: schedule.Restored{Timers: 2, Bare: 1}, once: true}
-		r := restorer{node: h, agenda: newAgenda(b), coverage: cover, log: b.logger(), metrics: counted{vanished: func(n int64) {
-			b.change(func() { b.note(fmt.Sprint(n, " missing")) })
-		}}}
+		r := restorer{node: h, agenda: newAgenda(b), coverage: cover, log: b.logger(),
+			metrics: counted{vanished: func(n int64) {
+				b.change(func() { b.note(fmt.Sprint(n, " missing")) })
+			}}}
 		rec := Reconciler{Coverage: cover}
 		a := auditor{
-			server: b, node: k, agenda: newAgenda(b), coverage: cover, auditing: new(atomic.Bool), asked: &rec.asked, restore: r.restore,
+			server: b, node: k, agenda: newAgenda(b), coverage: cover, auditing: new(atomic.Bool), asked: &rec.asked,
+			restore:    r.restore,
 			namespaces: keys.Namespaces{{App: "a"}}, interval: time.Second, log: b.logger(),
-			metrics: counted{audited: func(reason string, _ schedule.Observed, _ time.Duration) { b.change(func() { b.note(reason) }) }},
+			metrics: counted{audited: func(reason string, _ schedule.Observed,
+				_ time.Duration) {
+				b.change(func() { b.note(reason) })
+			}},
 		}
 		defer start(a.run)()
 		b.saw(t, time.Minute, "500ms start")
@@ -321,7 +336,8 @@ func TestAuditsAreTriedAgain(t *testing.T) {
 		k, cover := &keysAlone{bench: b, err: errors.New("away")}, newCoverage(b.Now)
 		a := auditor{
 			server: b, node: k, agenda: newAgenda(b), coverage: cover, auditing: new(atomic.Bool), asked: new(asked),
-			interval: time.Second, log: b.logger(), metrics: counted{audited: func(reason string, _ schedule.Observed, _ time.Duration) {
+			interval: time.Second, log: b.logger(), metrics: counted{audited: func(reason string, _ schedule.Observed,
+				_ time.Duration) {
 				b.change(func() { b.notes = append(b.notes, reason) })
 			}},
 		}

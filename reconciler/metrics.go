@@ -6,12 +6,12 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// Events are the keyspace events of a node, which a timerd hears unless enough others do. Both methods are called once
-// a sweep.
+// Events are the keyspace events of a node. A timerd hears them unless enough other timerds do. Both methods are called
+// once a sweep.
 type Events interface {
-	// Hears reports whether all events of the node are heard, and showed it within [Believed].
+	// Hears reports whether this timerd hears all events of the node, with a proof within [Believed].
 	Hears() bool
-	// Hear starts to hear the events, or stops.
+	// Hear starts or stops hearing the events.
 	Hear(hear bool)
 }
 
@@ -30,11 +30,13 @@ type Metrics interface {
 	Swept(found schedule.DueScan)
 	// Claimed counts a claim that changed something.
 	Claimed(claimed *schedule.ClaimResult)
-	// Vanished counts timers or records that had vanished from the schedule, once they are put back or could not be.
+	// Vanished counts timers or records that had vanished from the schedule. It counts them once they are restored, or
+	// cannot be restored.
 	Vanished(missing int64)
 	// Replanned counts occurrences of repeating timers that were planned again.
 	Replanned(n int)
-	// Unanswered counts a time without an answer to heartbeats, so long that other timerds found this one silent.
+	// Unanswered counts a time without an answer to heartbeats. The time was so long that other timerds took this one
+	// for silent.
 	Unanswered(silent time.Duration)
 	// Gap counts a gap in the keyspace events.
 	Gap(reason string)

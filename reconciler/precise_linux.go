@@ -11,12 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// preciseTimer sleeps for short times, more precisely than time.Sleep, which is up to a millisecond late in an idle
+// preciseTimer sleeps for short times. It is more precise than time.Sleep, which is up to a millisecond late in an idle
 // process. It waits as if for network traffic, with calls that never block, for the same reason as the sockets of
-// internal/connect. A nil one sleeps by time.Sleep.
+// internal/connect. A nil preciseTimer uses time.Sleep.
 //
-// BenchmarkSleepUntilClaim: woken by it, the reconciler claimed 31 µs late at the median, and 194 µs late with Go's
-// timer alone, on two cores busy with other work.
+// BenchmarkSleepUntilClaim: with it the reconciler claimed 31 µs late at the median, and with Go's timer alone 194 µs
+// late, on two cores busy with other work.
 type preciseTimer struct {
 	timer *os.File
 	raw   syscall.RawConn
@@ -59,7 +59,8 @@ func (n *preciseTimer) sleep(d time.Duration) {
 		}
 		var expirations uint64
 		//nolint:gosec // as package unix does
-		_, _, errno := unix.RawSyscall(unix.SYS_READ, fd, uintptr(unsafe.Pointer(&expirations)), unsafe.Sizeof(expirations))
+		_, _, errno := unix.RawSyscall(unix.SYS_READ, fd, uintptr(unsafe.Pointer(&expirations)),
+			unsafe.Sizeof(expirations))
 		return errno != unix.EAGAIN
 	})
 	if err != nil {

@@ -4,7 +4,7 @@ package reconciler
 
 import "time"
 
-// preciseTimer sleeps for short whiles.
+// preciseTimer sleeps for short times.
 type preciseTimer struct{}
 
 func newPreciseTimer() (*preciseTimer, error) { return nil, nil }

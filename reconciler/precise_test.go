@@ -13,7 +13,8 @@ func TestPreciseTimerNeverSleepsTooShort(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, n := range map[string]*preciseTimer{"precise": precise, "without a timer": nil} {
-		for _, d := range []time.Duration{-time.Second, 0, 1, 50 * time.Microsecond, time.Millisecond, 5 * time.Millisecond} {
+		for _, d := range []time.Duration{-time.Second, 0, 1, 50 * time.Microsecond, time.Millisecond,
+			5 * time.Millisecond} {
 			began := time.Now()
 			n.sleep(d)
 			if slept := time.Since(began); slept < d {

@@ -1,5 +1,5 @@
-// Package reconciler makes timers fire on time. It sleeps until the first one is due, claims due timers in batches and
-// hands them on for publishing. Its regular sweeps and audits recover what a lost event or a crash has left behind.
+// Package reconciler makes timers fire on time. It sleeps until the first timer is due, claims due timers in batches
+// and passes them on for publishing. Its regular sweeps and audits recover timers after a lost event or a crash.
 package reconciler
 
 import (
@@ -26,24 +26,24 @@ type Node interface {
 
 // Reconciler serves one node of the schedule. Set its fields before Run.
 type Reconciler struct {
-	// Coverage records how far the events of the node can be relied on. [New] creates it.
+	// Coverage records how much the schedule can rely on the events of the node. [New] creates it.
 	Coverage *Coverage
 
 	// Logger gets a line for everything unusual. Default: slog.Default().
 	Logger *slog.Logger
 	// SweepInterval is the time between sweeps. It limits the lateness if every event is lost. Default: 1s.
 	SweepInterval time.Duration
-	// Lease is how long a claim outlives this process. Default: 10s.
+	// Lease is the time for which a claim outlives this process. Default: 10s.
 	Lease time.Duration
 	// Self describes this timerd in its heartbeats. Default: the instance id alone.
 	Self schedule.Self
 	// Counts returns the counts since the start for a heartbeat, or nil to leave them out. Default: always nil.
 	Counts func() *schedule.Counts
 
-	// CanPublish reports whether events can be published now. If not, heartbeats rank this timerd behind those able to
-	// publish. Default: true.
+	// CanPublish reports whether events can be published now. If not, heartbeats rank this timerd behind the timerds
+	// that can publish. Default: true.
 	CanPublish func() bool
-	// Events are the keyspace events of the node. Default: all are heard, always.
+	// Events are the keyspace events of the node. Default: this timerd always hears all of them.
 	Events Events
 	// Metrics counts the work of the Reconciler. Default: nothing is counted.
 	Metrics Metrics
@@ -84,35 +84,35 @@ func New(node Node, p Publisher, namespaces keys.Namespaces, instance string) *R
 // Busy reports whether due timers are left to claim, and the reconciler does nothing but claim them.
 func (r *Reconciler) Busy() bool { return r.claiming.Load() && !r.auditing.Load() }
 
-// Wake gives the due time of a partition's timer; schedule.AtOnce means an owed one. schedule.Nothing and a partition
-// of another node have no effect. It never blocks.
+// Wake passes the due time of a partition's timer; schedule.AtOnce means an owed timer. schedule.Nothing and a
+// partition of another node have no effect. Wake never blocks.
 func (r *Reconciler) Wake(p keys.Partition, due schedule.Millis) { r.agenda.wake(p, due) }
 
 // Armed is Wake for a timer that this process has set.
 func (r *Reconciler) Armed(p keys.Partition, due schedule.Millis) { r.agenda.armed(p, due) }
 
-// Claimed gives the time of a claim that some timerd made from a partition, and of the next one to make there, or
-// schedule.Nothing. It saves all but the first timerd a vain claim, and never blocks.
+// Claimed passes the time of a claim from a partition by any timerd, and the time of the next claim there, or
+// schedule.Nothing. It saves useless claims of all timerds but the first, and never blocks.
 func (r *Reconciler) Claimed(p keys.Partition, at, next schedule.Millis) {
 	r.agenda.peerClaimed(p, at, next)
 }
 
-// SetPlace gives the place of the node among the masters of a cluster, by name. With several timerds each master has
-// another one as its first.
+// SetPlace sets the place of the node among the masters of a cluster, by name. With several timerds each master has a
+// different timerd as its first.
 func (r *Reconciler) SetPlace(place int) { r.agenda.setPlace(place) }
 
 // IsFirst reports whether this timerd is the first to claim from the node.
 func (r *Reconciler) IsFirst() bool { return r.agenda.isFirst() }
 
-// TookOver asks for a sweep and an audit as soon as possible, because partitions came from another server. It never
+// TookOver requests a sweep and an audit as soon as possible, because partitions came from another server. It never
 // blocks.
 func (r *Reconciler) TookOver() {
 	signal(r.takenOver)
 	r.Coverage.ask(reasonTakenOver)
 }
 
-// Healthy returns nil while due timers are found and claimed, and otherwise the operation that has failed for some
-// seconds: the sweep, or every claim from a partition. It answers from memory.
+// Healthy returns nil while due timers are found and claimed. Otherwise it returns the operation that has failed for
+// some seconds: the sweep, or every claim from a partition. It answers from memory.
 func (r *Reconciler) Healthy() error { return r.health.err(r.node) }
 
 // Run fires timers until ctx ends. Failures are tried again.

@@ -119,7 +119,8 @@ func newFixture(t testing.TB) *fixture {
 }
 
 // start runs a reconciler until stop is called or the test ends.
-func (f *fixture) start(instance string, configure ...func(*reconciler.Reconciler)) (r *reconciler.Reconciler, stop func()) {
+func (f *fixture) start(instance string, configure ...func(*reconciler.Reconciler)) (r *reconciler.Reconciler,
+	stop func()) {
 	f.t.Helper()
 	r = reconciler.New(f.node, f.publisher, keys.Namespaces{{}}, instance)
 	r.SweepInterval = 100 * time.Millisecond
@@ -153,7 +154,8 @@ func (f *fixture) set(key string, delay time.Duration) schedule.Millis {
 // past waits until the server's clock is past a time.
 func (f *fixture) past(at schedule.Millis) {
 	f.t.Helper()
-	testenv.Eventually(f.t, bound, func() bool { return schedule.MillisOf(f.rdb.Time(f.t.Context()).Val()) > at }, "the time to pass")
+	testenv.Eventually(f.t, bound, func() bool { return schedule.MillisOf(f.rdb.Time(f.t.Context()).Val()) > at },
+		"the time to pass")
 }
 
 func slowSweeps(r *reconciler.Reconciler) { r.SweepInterval = time.Hour }
@@ -295,7 +297,8 @@ func TestAuditsOfTimersWhoseKeysAreNotFollowed(t *testing.T) {
 	}
 	audits := make(chan audit, 100)
 	r, _ := f.start("a", func(r *reconciler.Reconciler) {
-		r.Metrics = audited{Metrics: r.Metrics, then: func(reason string, seen schedule.Observed) { audits <- audit{reason, seen} }}
+		r.Metrics = audited{Metrics: r.Metrics,
+			then: func(reason string, seen schedule.Observed) { audits <- audit{reason, seen} }}
 	})
 	if a := <-audits; a.reason != "start" {
 		t.Errorf("first audit: %+v", a)
@@ -306,7 +309,8 @@ func TestAuditsOfTimersWhoseKeysAreNotFollowed(t *testing.T) {
 	f.rdb.Expire(ctx, "a:b:c:extended", 2*time.Hour)
 	f.rdb.Set(ctx, "a:b:c:plain", "p", time.Hour)
 	r.Coverage.SetBeyond(true)
-	if a := <-audits; a.reason != "keys not followed" || a.seen.Cancelled != 1 || a.seen.Rescheduled != 1 || a.seen.Adopted != 0 {
+	if a := <-audits; a.reason != "keys not followed" || a.seen.Cancelled != 1 || a.seen.Rescheduled != 1 ||
+		a.seen.Adopted != 0 {
 		t.Errorf("audit of the timers: %+v", a)
 	}
 	r.Coverage.Gap("test")
@@ -316,7 +320,8 @@ func TestAuditsOfTimersWhoseKeysAreNotFollowed(t *testing.T) {
 	f.rdb.Del(ctx, "a:b:c:extended", "a:b:c:plain")
 	r.Coverage.Gap("test") // cancels both
 	<-audits
-	testenv.Eventually(t, bound, func() bool { return f.rdb.Exists(ctx, keys.Single.Known()).Val() == 0 }, "the app to be forgotten")
+	testenv.Eventually(t, bound, func() bool { return f.rdb.Exists(ctx, keys.Single.Known()).Val() == 0 },
+		"the app to be forgotten")
 }
 
 func TestAuditsReplaceMissingEvents(t *testing.T) {
@@ -360,7 +365,8 @@ func (g *gapped) ScanDue(ctx context.Context, within, lease time.Duration) (sche
 	return found, err
 }
 
-// The keys of a gap that is noted during an audit are adopted before it ends: they may be short-lived. Another audit follows.
+// The keys of a gap that is noted during an audit are adopted before it ends: they may be short-lived. Another audit
+// follows.
 func TestGapsDuringAnAudit(t *testing.T) {
 	t.Parallel()
 	x := newFixture(t)

@@ -13,10 +13,10 @@ import (
 const (
 	// reasonVanished is the reason of an audit after timers have vanished from the schedule.
 	reasonVanished = "timers vanished"
-	// lasting is the number of consecutive sweeps that must find a timer torn. No step leaves half of a timer behind,
-	// but another timerd may be restoring it.
-	lasting = 2
-	// restoreEach is the number of sweeps between tries to restore timers that could not be.
+	// tornSweeps is the number of consecutive sweeps that must find a timer torn. No step leaves half of a timer
+	// behind, but another timerd may be restoring it.
+	tornSweeps = 2
+	// restoreEach is the number of sweeps between tries to restore timers that could not be restored.
 	restoreEach = 30
 )
 
@@ -25,8 +25,8 @@ type Restorer interface {
 	Restore(ctx context.Context, p keys.Partition, lease time.Duration) (schedule.Restored, error)
 }
 
-// restorer restores timers that somebody has removed from half of the index, and asks for an audit: the keys have the
-// rest.
+// restorer restores timers if somebody has removed one half of them from the index. It also requests an audit, because
+// keys have the rest of the data.
 type restorer struct {
 	node     Restorer
 	agenda   *agenda
@@ -35,11 +35,11 @@ type restorer struct {
 	log      *slog.Logger
 	metrics  Metrics
 
-	missing map[keys.Partition]int // consecutive sweeps; for noteTorn
+	missing map[keys.Partition]int // number of consecutive sweeps; used by noteTorn
 	torn    chan []schedule.Torn
 
 	mu      sync.Mutex
-	unknown map[keys.Partition]int64 // records without a timer, by the last call
+	unknown map[keys.Partition]int64 // number of records without a timer in the last call
 }
 
 // noteTorn takes the torn partitions of a sweep. It is for one goroutine.
@@ -52,7 +52,7 @@ func (r *restorer) noteTorn(found []schedule.Torn) {
 		}
 		n := r.missing[t.Partition] + 1
 		missing[t.Partition] = n
-		if n == lasting || n%restoreEach == 0 {
+		if n == tornSweeps || n%restoreEach == 0 {
 			torn = append(torn, t)
 		}
 	}
@@ -90,13 +90,13 @@ func (r *restorer) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case torn := <-r.torn:
-			_, _ = r.restore(ctx, torn) // it logs what has failed
+			_, _ = r.restore(ctx, torn) // it logs failures
 		}
 	}
 }
 
-// restore restores torn partitions, and reports it. A partition with nothing to restore was not torn. It goes on past
-// partitions that it cannot restore, and returns the error of the last one.
+// restore restores torn partitions, and logs that. A partition with nothing to restore was not torn. After an error
+// restore goes on with the next partition, and returns the last error.
 func (r *restorer) restore(ctx context.Context, torn []schedule.Torn) (all schedule.Restored, failed error) {
 	missing := int64(0)
 	for _, t := range torn {
@@ -117,7 +117,7 @@ func (r *restorer) restore(ctx context.Context, torn []schedule.Torn) (all sched
 		return all, failed
 	}
 	r.metrics.Vanished(missing)
-	r.log.Error("timers had vanished from the schedule: somebody has deleted keys of timerd, or members of them",
+	r.log.Error("timers had vanished from the schedule: somebody has deleted keys of timerd, or their members",
 		"missing", missing, "restored", all.Timers, "without_payload", all.Bare, "dropped", all.Dropped, "err", failed)
 	r.coverage.ask(reasonVanished)
 	return all, failed

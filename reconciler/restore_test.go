@@ -52,7 +52,7 @@ func TestMissingTimersAreRestored(t *testing.T) {
 			t.Errorf("an audit for %q", reason)
 		}
 		b.change(func() { h.err = errors.New("away") })
-		for range restoreEach - lasting - 1 {
+		for range restoreEach - tornSweeps - 1 {
 			r.noteTorn(torn)
 		}
 		b.saw(t, time.Second)

@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	// horizon is the reach of a sweep beyond the next one.
+	// horizon is the time beyond the next sweep up to which a sweep looks for due timers.
 	horizon = 2 * time.Second
-	// putRightEvery is the interval of corrections of a fast clock's times, unless this timerd has seen the clock
-	// ahead.
-	putRightEvery = 10 * time.Second
+	// putRightEvery is the interval at which the first timerd corrects the times of a fast clock even if it has not
+	// seen the clock ahead. Each time it asks all partitions.
+	putRightEvery = 30 * time.Second
 	// lookEvery is the longest time between two looks of sweeps at each partition of a cluster.
 	lookEvery = 5 * time.Second
 )
@@ -38,7 +38,7 @@ type Membership interface {
 	Deregister(ctx context.Context, self schedule.Self) error
 }
 
-// every calls do at once, at each tick and whenever sooner receives, until ctx ends. It logs the first of several
+// every calls do at once, at each tick, and whenever sooner receives, until ctx ends. It logs the first of several
 // consecutive failures.
 func every(
 	ctx context.Context, interval time.Duration, sooner <-chan struct{}, log *slog.Logger, failed string,
@@ -72,7 +72,7 @@ type sweeper struct {
 	log             *slog.Logger
 	metrics         Metrics
 	onTorn          func([]schedule.Torn)
-	onSetBack       func() // called when the clock was set back, unless this timerd is passive
+	onSetBack       func() // called after the clock was set back, unless this timerd is passive
 
 	skipped    bool      // the last sweep was skipped
 	passive    bool      // this timerd was passive at the last sweep
@@ -83,12 +83,13 @@ type sweeper struct {
 
 // run sweeps until ctx ends.
 func (s *sweeper) run(ctx context.Context) {
-	every(ctx, s.interval, s.takenOver, s.log, "sweep failed; trying again at the next", func(ctx context.Context) error {
-		return errors.Join(s.scanDue(ctx), s.ensureLibrary(ctx), s.putRight(ctx))
-	})
+	every(ctx, s.interval, s.takenOver, s.log, "sweep failed; trying again at the next",
+		func(ctx context.Context) error {
+			return errors.Join(s.scanDue(ctx), s.ensureLibrary(ctx), s.putRight(ctx))
+		})
 }
 
-// scanDue finds the timers that are due before the sweep after the next, so that they are claimed on time.
+// scanDue finds the timers that are due before the sweep after the next one, so that they are claimed on time.
 func (s *sweeper) scanDue(ctx context.Context) error {
 	if s.skips() {
 		return nil
@@ -117,15 +118,15 @@ func (s *sweeper) scanDue(ctx context.Context) error {
 	return nil
 }
 
-// skips reports whether to skip this sweep: every second one of a timerd that is not the first, if the firings of a
+// skips reports whether to skip this sweep. A timerd that is not the first skips every second sweep if the firings of a
 // dead timerd are still found within the lease and a sweep.
 func (s *sweeper) skips() bool {
 	s.skipped = !s.skipped && missedHeartbeats*s.interval <= s.lease && !s.agenda.isFirst()
 	return s.skipped
 }
 
-// lookEvery returns the longest time between two looks at each partition: half a lease, so that a dead timerd's claim
-// is found before its lease ends. The second timerd, with nothing else to do, looks half as often.
+// lookEvery returns the longest time between two looks at each partition. It is half a lease, so that a dead timerd's
+// claim is found before its lease ends. The second timerd, which has nothing else to do, looks half as often.
 func (s *sweeper) lookEvery() time.Duration {
 	every := min(s.lease/2, lookEvery)
 	if !s.agenda.isFirst() && !s.agenda.isPassive() {
@@ -149,24 +150,28 @@ func (s *sweeper) ensureLibrary(ctx context.Context) error {
 	return nil
 }
 
-// putRight corrects the times of a fast clock once the clock is back.
+// putRight corrects the times of a fast clock once the clock is right again. It does so at its start, and at once if
+// this timerd has seen the clock ahead.
 func (s *sweeper) putRight(ctx context.Context) error {
 	was := s.behind
 	s.behind = s.keeper.IsBehind()
 	if s.behind && !was && !s.agenda.isPassive() {
 		s.onSetBack()
 	}
-	if !s.behind && time.Since(s.putRightAt) < putRightEvery {
+	regular := s.putRightAt.IsZero() || s.agenda.isFirst() && time.Since(s.putRightAt) >= putRightEvery
+	if !s.behind && !regular {
 		return nil
 	}
 	planned, freed, err := s.keeper.PutRight(ctx, s.lease)
 	if planned > 0 {
-		s.log.Warn("the clock of Redis was ahead and is back: the next occurrences of repeating timers are planned again",
+		s.log.Warn(
+			"the clock of Redis was ahead and is back: the next occurrences of repeating timers are planned again",
 			"timers", planned)
 		s.metrics.Replanned(planned)
 	}
 	if freed > 0 {
-		s.log.Warn("the clock of Redis was ahead and is back: its overlong claims and pauses are shortened", "timers", freed)
+		s.log.Warn("the clock of Redis was ahead and is back: its overlong claims and pauses are shortened", "timers",
+			freed)
 	}
 	if err == nil {
 		s.putRightAt = time.Now()

@@ -8,10 +8,10 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// wakeQueue plans the next claim from each partition. Most have no known due time.
+// wakeQueue plans the next claim from each partition. Most partitions have no known due time.
 type wakeQueue struct {
 	known   map[keys.Partition]schedule.Millis // first known due time
-	planned map[keys.Partition]*visit          // next claim; the same ones as visits
+	planned map[keys.Partition]*visit          // next claim; the same as in visits
 	visits  visits
 }
 
@@ -28,8 +28,8 @@ func (q *wakeQueue) learn(p keys.Partition, due schedule.Millis) bool {
 	return true
 }
 
-// plan plans a visit of a partition at a time, unless an earlier one is planned. It reports whether the next visit of
-// all has become earlier.
+// plan plans a visit of a partition at a time, unless an earlier visit is planned. It reports whether the next visit of
+// any partition has become earlier.
 func (q *wakeQueue) plan(p keys.Partition, at schedule.Millis) bool {
 	v, ok := q.planned[p]
 	switch {
@@ -46,15 +46,15 @@ func (q *wakeQueue) plan(p keys.Partition, at schedule.Millis) bool {
 	return q.visits[0] == v
 }
 
-// keep makes the next visit of a partition immune to forget.
+// keep protects the next visit of a partition from forget.
 func (q *wakeQueue) keep(p keys.Partition) {
 	if v, ok := q.planned[p]; ok {
 		v.kept = true
 	}
 }
 
-// forget forgets a due time up to last, and its visit. It reports whether there was one. An earlier visit has another
-// reason, and stays.
+// forget forgets a due time up to last, and its visit. It reports whether there was a due time. A visit before the due
+// time has another reason, and stays.
 func (q *wakeQueue) forget(p keys.Partition, last schedule.Millis) bool {
 	known, ok := q.known[p]
 	v, planned := q.planned[p]
@@ -67,7 +67,7 @@ func (q *wakeQueue) forget(p keys.Partition, last schedule.Millis) bool {
 	return true
 }
 
-// planKnown plans a visit of each partition at a delay after its known due time, unless an earlier one is planned.
+// planKnown plans a visit of each partition at a delay after its known due time, unless an earlier visit is planned.
 func (q *wakeQueue) planKnown(delay time.Duration) {
 	for p, due := range q.known {
 		if due > schedule.AtOnce {
@@ -84,7 +84,8 @@ func (q *wakeQueue) next() schedule.Millis {
 	return q.visits[0].at
 }
 
-// take removes the next partition, and returns it with its known due time, or schedule.Never. There must be one.
+// take removes the next partition, and returns it with its known due time, or schedule.Never. The queue must not be
+// empty.
 func (q *wakeQueue) take() (p keys.Partition, known schedule.Millis) {
 	p = q.visits[0].partition
 	heap.Pop(&q.visits)

@@ -64,8 +64,8 @@ func (x *index) set(key string) {
 	x.after() // so that apps differ in when they were set
 }
 
-// An app is forgotten by the second audit that meets no timer of it, unless one was set since; apps with timers stay, and
-// those that were known first come first.
+// An app is forgotten by the second audit that meets no timer of it, unless one was set since. Apps with timers stay,
+// and the ones known for longest come first.
 func TestAppsWithoutTimersAreForgotten(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -90,7 +90,8 @@ func TestAppsWithoutTimersAreForgotten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := x.Retry(t.Context(), schedule.Retry{EventID: "e", Key: key, Due: schedule.Millis(x.redisNow() + 600_000), Attempt: 2}); err != nil {
+	if _, _, err := x.Retry(t.Context(),
+		schedule.Retry{EventID: "e", Key: key, Due: schedule.Millis(x.redisNow() + 600_000), Attempt: 2}); err != nil {
 		t.Fatal(err)
 	}
 	x.auditApps(x.after())

@@ -11,21 +11,22 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// askedFor is for how long audits that were asked for, and what came of them, are kept after the last change.
+// askedFor is the time for which a requested audit and its outcome are kept after the last change.
 const askedFor = time.Minute
 
-// AuditOutcome is what an audit that was asked for has found, and put in order.
+// AuditOutcome has the findings and repairs of a requested audit.
 type AuditOutcome struct {
 	Timers         int64 `json:"timers"`          // that the schedule has, 0 if not all were counted
 	Restored       int64 `json:"restored"`        // timers and firings that were put back by their records
-	WithoutPayload int64 `json:"without_payload"` // those whose record is lost
-	Dropped        int64 `json:"dropped"`         // records of refused claims, and timers whose keys have lost their TTLs
-	Unknown        int64 `json:"unknown"`         // records that are of no timer, and stay
-	Adopted        int64 `json:"adopted"`         // keys that the schedule did not have
-	Rescheduled    int64 `json:"rescheduled"`     // timers whose keys have another TTL
-	Cancelled      int64 `json:"cancelled"`       // timers whose keys were deleted, or have lost their TTLs
-	Kept           int64 `json:"kept"`            // timers whose keys are gone for an unknown reason: they fire
-	Unreadable     int64 `json:"unreadable"`      // keys that timerd may not read
+	WithoutPayload int64 `json:"without_payload"` // timers and firings whose record is lost
+	// records of refused claims, and timers whose keys have lost their TTLs
+	Dropped     int64 `json:"dropped"`
+	Unknown     int64 `json:"unknown"`     // records that are of no timer, and stay
+	Adopted     int64 `json:"adopted"`     // keys that the schedule did not have
+	Rescheduled int64 `json:"rescheduled"` // timers whose keys have another TTL
+	Cancelled   int64 `json:"cancelled"`   // timers whose keys were deleted, or have lost their TTLs
+	Kept        int64 `json:"kept"`        // timers whose keys are gone for an unknown reason: they fire
+	Unreadable  int64 `json:"unreadable"`  // keys that timerd may not read
 }
 
 // Add adds other to o.
@@ -42,7 +43,7 @@ func (o *AuditOutcome) Add(other AuditOutcome) {
 	o.Unreadable += other.Unreadable
 }
 
-// AuditProgress is how far a timerd is with an audit of a node that was asked for.
+// AuditProgress is a timerd's progress with a requested audit of a node.
 type AuditProgress struct {
 	Instance string        `json:"instance"` // the timerd
 	Beat     int           `json:"beat"`     // grows while it is at work
@@ -68,7 +69,8 @@ func (a AskedAudits) Progress(node, id string) (p AuditProgress, known bool) {
 // AskAudit asks the timerds to audit a node, under an id of the caller's without a space. The first in rank of the
 // timerds on that node takes it on within some seconds. It takes the place of one that was asked for before.
 func (s *Schedule) AskAudit(ctx context.Context, node, id string) error {
-	return s.changeAsked(ctx, "ask for an audit", func(pipe redis.Pipeliner, name string) { pipe.HSet(ctx, name, node, id) })
+	return s.changeAsked(ctx, "ask for an audit",
+		func(pipe redis.Pipeliner, name string) { pipe.HSet(ctx, name, node, id) })
 }
 
 // TellAudit leaves how far an audit is.
@@ -77,7 +79,8 @@ func (s *Schedule) TellAudit(ctx context.Context, node, id string, p AuditProgre
 	if err != nil {
 		return fmt.Errorf("schedule: tell of an audit: %w", err)
 	}
-	return s.changeAsked(ctx, "tell of an audit", func(pipe redis.Pipeliner, name string) { pipe.HSet(ctx, name, reportField(node, id), text) })
+	return s.changeAsked(ctx, "tell of an audit",
+		func(pipe redis.Pipeliner, name string) { pipe.HSet(ctx, name, reportField(node, id), text) })
 }
 
 // ForgetAudit takes back that an audit of a node was asked for, and forgets how far it is. One that has begun goes on.
@@ -90,7 +93,8 @@ func (s *Schedule) ForgetAudit(ctx context.Context, node, id string) error {
 	if asked.Of(node) == id {
 		fields = append(fields, node)
 	}
-	return s.changeAsked(ctx, "forget an audit", func(pipe redis.Pipeliner, name string) { pipe.HDel(ctx, name, fields...) })
+	return s.changeAsked(ctx, "forget an audit",
+		func(pipe redis.Pipeliner, name string) { pipe.HDel(ctx, name, fields...) })
 }
 
 // AskedAudits returns the audits that were asked for lately.

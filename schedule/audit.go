@@ -97,7 +97,8 @@ func (a *Audit) Partitions(
 }
 
 // look makes one call for some partitions, and returns those at which it has not looked to the end.
-func (a *Audit) look(ctx context.Context, some []*auditPlace, count int, began Millis, seen *Observed) (rest []*auditPlace, err error) {
+func (a *Audit) look(ctx context.Context, some []*auditPlace, count int, began Millis,
+	seen *Observed) (rest []*auditPlace, err error) {
 	script := a.node.schedule.step("audit")
 	reply, err := ReadReply(script.Run(ctx, a.node.server, nil, a.args(some, count, began)...), 2, 1)
 	var refused []*auditPlace
@@ -132,7 +133,8 @@ func (a *Audit) look(ctx context.Context, some []*auditPlace, count int, began M
 
 // lookAlone makes a call for each of some partitions, which the server that has it refuses before it begins while the
 // slot is moving.
-func (a *Audit) lookAlone(ctx context.Context, some []*auditPlace, count int, began Millis, seen *Observed) (rest []*auditPlace, err error) {
+func (a *Audit) lookAlone(ctx context.Context, some []*auditPlace, count int, began Millis,
+	seen *Observed) (rest []*auditPlace, err error) {
 	var moving error
 	for i, place := range some {
 		call := Call{Partition: place.partition, Args: a.args(some[i:i+1], count, began)}
@@ -166,7 +168,8 @@ func (a *Audit) args(some []*auditPlace, count int, began Millis) []any {
 }
 
 // take takes in the reply of a partition. It returns the place if the partition goes on there.
-func (a *Audit) take(ctx context.Context, place *auditPlace, part Reply, count int, began Millis, seen *Observed) ([]*auditPlace, error) {
+func (a *Audit) take(ctx context.Context, place *auditPlace, part Reply, count int, began Millis,
+	seen *Observed) ([]*auditPlace, error) {
 	if len(part) != 8 {
 		return nil, fmt.Errorf("schedule: audit: unexpected part of %d elements", len(part))
 	}
@@ -179,7 +182,8 @@ func (a *Audit) take(ctx context.Context, place *auditPlace, part Reply, count i
 	if place.after = part.Text(5); place.after != "" {
 		place.repeats++
 		if place.repeats >= count { // each call gets further, unless somebody goes on changing these keys
-			return nil, fmt.Errorf("schedule: audit: a page of %s changes faster than it can be read", place.partition.Due())
+			return nil, fmt.Errorf("schedule: audit: a page of %s changes faster than it can be read",
+				place.partition.Due())
 		}
 		return []*auditPlace{place}, nil
 	}
@@ -201,7 +205,8 @@ func (a *Audit) CountBy(namespaces keys.Namespaces) { a.tally = newTally(namespa
 func (a *Audit) CountFirings(ctx context.Context, p keys.Partition) error {
 	s := a.node.schedule
 	for cursor, more := "0", true; more; more = cursor != "0" && cursor != "" {
-		reply, err := ReadReply(s.Run(ctx, s.step("count_firing"), []Call{{Partition: p, Args: []any{cursor, countPage}}})[0], 2, 0)
+		reply, err := ReadReply(s.Run(ctx, s.step("count_firing"),
+			[]Call{{Partition: p, Args: []any{cursor, countPage}}})[0], 2, 0)
 		if err != nil {
 			return fmt.Errorf("schedule: count the firings: %w", err)
 		}
@@ -222,7 +227,8 @@ func (a *Audit) DoubtApps(ctx context.Context, p keys.Partition, began Millis, m
 	for _, app := range met {
 		args = append(args, app)
 	}
-	if err := a.node.schedule.Run(ctx, a.node.schedule.step("doubt_apps"), []Call{{Partition: p, Args: args}})[0].Err(); err != nil {
+	if err := a.node.schedule.Run(ctx, a.node.schedule.step("doubt_apps"),
+		[]Call{{Partition: p, Args: args}})[0].Err(); err != nil {
 		return fmt.Errorf("schedule: forget apps without timers: %w", err)
 	}
 	return nil

@@ -69,8 +69,8 @@ func (t *tally) add(counts Reply) {
 	}
 }
 
-// RecordAudit leaves a report of an audit of the node in Redis, in place of the timerd's last one, and forgets those of
-// timerds and nodes that are gone.
+// RecordAudit leaves a report of an audit of the node in Redis, in place of the timerd's last one, and forgets the
+// reports of timerds and nodes that are gone.
 func (n *Node) RecordAudit(ctx context.Context, r AuditReport) error {
 	text, err := json.Marshal(r)
 	if err != nil {

@@ -66,7 +66,8 @@ func (e *AwayError) of(server *redis.Client) error {
 
 // askAll calls ask for all servers at the same time, each with its own time limit. It returns an *AwayError with the
 // failing ones in order, or nil.
-func askAll[S interface{ client() *redis.Client }](ctx context.Context, servers []S, within time.Duration, ask func(context.Context, S) error) error {
+func askAll[S interface{ client() *redis.Client }](ctx context.Context, servers []S, within time.Duration,
+	ask func(context.Context, S) error) error {
 	errs := make([]error, len(servers))
 	var asking sync.WaitGroup
 	for i, s := range servers {
@@ -109,7 +110,7 @@ func (t *passing) server(ctx context.Context, p keys.Partition) (*redis.Client, 
 	return server, err
 }
 
-// PassOver asks all masters of a cluster at once, waits at most the given time, and returns those that do not answer.
+// PassOver asks all masters of a cluster at once, waits at most the given time, and returns the silent ones.
 // Until it is called again the schedule lists, counts and changes only timers of the others, and a call for a single
 // timer of theirs fails at once with an error that wraps an Away. Commands call it once, before anything else. If no
 // master answers, none is passed over and it returns an error.

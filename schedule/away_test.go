@@ -91,15 +91,18 @@ func TestClusterPassOver(t *testing.T) {
 		t.Fatalf("got %v, %v; want that %s is away", found, err, gone.Addr())
 	}
 	nodes, err := x.Nodes(t.Context())
-	if err != nil || len(nodes) != 2 || slices.ContainsFunc(nodes, func(n *schedule.Node) bool { return n.Name() == gone.Addr() }) {
+	if err != nil || len(nodes) != 2 ||
+		slices.ContainsFunc(nodes, func(n *schedule.Node) bool { return n.Name() == gone.Addr() }) {
 		t.Errorf("%d nodes, %v; want the two others", len(nodes), err)
 	}
 	for _, p := range there {
-		if err := x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, schedule.Firing{Ref: "1:1:a:b:c:d", Partition: p})); err != nil {
+		if err := x.Settle(t.Context(),
+			schedule.Outcomes(schedule.OutcomeFired, schedule.Firing{Ref: "1:1:a:b:c:d", Partition: p})); err != nil {
 			t.Errorf("a step on another master: %v", err)
 		}
 	}
-	err = x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, schedule.Firing{Ref: "1:1:a:b:c:d", Partition: away}))
+	err = x.Settle(t.Context(),
+		schedule.Outcomes(schedule.OutcomeFired, schedule.Firing{Ref: "1:1:a:b:c:d", Partition: away}))
 	if one, ok := errors.AsType[schedule.Away](err); !ok || one.Addr != gone.Addr() {
 		t.Errorf("a step on the one that is gone: %v", err)
 	}

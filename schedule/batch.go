@@ -43,7 +43,8 @@ type batch struct{ firings, bytes int }
 
 // onEach runs a step on each partition of the outcomes, with the arguments that args returns for each by its index;
 // many take several calls. read is called with each reply, and the indices of its outcomes.
-func (ix *Index) onEach(ctx context.Context, step Script, outcomes []Outcome, most batch, args func(int) []any, read func(*redis.Cmd, []int) error) PartError {
+func (ix *Index) onEach(ctx context.Context, step Script, outcomes []Outcome, most batch, args func(int) []any,
+	read func(*redis.Cmd, []int) error) PartError {
 	var calls []Call
 	var members [][]int
 	var bytes []int

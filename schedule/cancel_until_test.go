@@ -7,7 +7,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// timer_cancel with UNTIL cancels what is due by then, and leaves the key's other timers as they are.
+// timer_cancel with UNTIL cancels the timers due by then, and leaves the key's other timers as they are.
 func TestCancelUntil(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -17,10 +17,14 @@ func TestCancelUntil(t *testing.T) {
 		want    string
 		left    []string // what fires in the end, by which trigger
 	}{
-		{"pending, at its due time", func(x *index) { x.setIn(k, "v", 1500) }, func(x *index) int64 { return x.due(k) }, "cancelled", nil},
-		{"pending, later", func(x *index) { x.setIn(k, "v", 1500) }, func(x *index) int64 { return x.due(k) - 1 }, "unknown", []string{"deadline v"}},
-		{"plain, not adopted, later", func(x *index) { x.do("SET", k, "v", "PX", 1500) }, func(x *index) int64 { return x.due(k) - 1 }, "unknown", []string{"deadline v"}},
-		{"plain, not adopted", func(x *index) { x.do("SET", k, "v", "PX", 1500) }, func(x *index) int64 { return x.due(k) }, "cancelled", nil},
+		{"pending, at its due time", func(x *index) { x.setIn(k, "v", 1500) }, func(x *index) int64 { return x.due(k) },
+			"cancelled", nil},
+		{"pending, later", func(x *index) { x.setIn(k, "v", 1500) }, func(x *index) int64 { return x.due(k) - 1 },
+			"unknown", []string{"deadline v"}},
+		{"plain, not adopted, later", func(x *index) { x.do("SET", k, "v", "PX", 1500) },
+			func(x *index) int64 { return x.due(k) - 1 }, "unknown", []string{"deadline v"}},
+		{"plain, not adopted", func(x *index) { x.do("SET", k, "v", "PX", 1500) },
+			func(x *index) int64 { return x.due(k) }, "cancelled", nil},
 		{"moved to later, unheard", func(x *index) {
 			x.setIn(k, "v", 1000)
 			x.do("PEXPIRE", k, 1500)
@@ -75,7 +79,7 @@ func TestCancelUntil(t *testing.T) {
 			if got := x.do("FCALL", "timer_cancel", 1, k, "UNTIL", test.until(x)); got != test.want {
 				t.Errorf("timer_cancel: %v, want %s", got, test.want)
 			}
-			x.observe(touched(k)) // what it has done to the key, or what was unheard
+			x.observe(touched(k)) // its own change of the key, or the missed event
 			x.awaitClock(x.redisNow() + 2000)
 			var want []string
 			for _, left := range test.left {
@@ -148,7 +152,7 @@ func TestCancelOneOfSeveral(t *testing.T) {
 				want = "fired" // as the older one counts
 			}
 			if got := x.do("FCALL", "timer_cancel", 1, k, "UNTIL", c.due, "FROM", c.due); got != want {
-				t.Errorf("of what is due at %d: %v, want %s", c.due, got, want)
+				t.Errorf("of the timers due at %d: %v, want %s", c.due, got, want)
 			}
 			x.shows(k, c.left...)
 		}
@@ -199,12 +203,13 @@ func (x *index) setIn(key, payload string, ms int) {
 	x.do("FCALL", "timer_set", 1, key, payload, "PX", ms)
 }
 
-// Without UNTIL, or with one that is no time, nothing is changed but what was asked for.
+// Without UNTIL, or with a malformed one, only the requested change is made.
 func TestCancelUntilBadTimes(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
 	x.setIn(k, "v", 60_000)
-	for _, args := range [][]any{{"UNTIL"}, {"UNTIL", "soon"}, {"UNTIL", "1e3"}, {"BEFORE", 5}, {"UNTIL", 5, 6}, {"UNTIL", 5, "FROM"}, {"UNTIL", 5, "FROM", "x"}, {"FROM", 5, "UNTIL", 6}} {
+	for _, args := range [][]any{{"UNTIL"}, {"UNTIL", "soon"}, {"UNTIL", "1e3"}, {"BEFORE", 5}, {"UNTIL", 5, 6},
+		{"UNTIL", 5, "FROM"}, {"UNTIL", 5, "FROM", "x"}, {"FROM", 5, "UNTIL", 6}} {
 		x.refuses("takes no arguments, or UNTIL unix-ms", append([]any{"FCALL", "timer_cancel", 1, k}, args...)...)
 	}
 	if got := x.do("FCALL", "timer_cancel", 1, k, "until", x.due(k)); got != "cancelled" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -19,12 +20,14 @@ type ClaimRequest struct {
 	// Expected is about how many firings there are: looking for more costs Redis a little. 0 means MaxClaim. The next
 	// claim takes the rest.
 	Expected int
-	// Patience is for how long what is due is left to others: a claim by which the usual is claimed takes nothing that
-	// is due for a shorter time.
+	// Patience is the time for which due timers are left to other timerds: in the usual case, a claim takes only timers
+	// that have been due for longer.
 	Patience time.Duration
 	// Leases says that a lease may be over by now. In a cluster the usual way of a claim does not look for any by
 	// itself.
 	Leases bool
+
+	full bool // it looks at everything, even where all is as usual
 }
 
 // ClaimResult is the outcome of a claim.
@@ -41,42 +44,64 @@ type ClaimResult struct {
 	ParkedKey   string    // the key of one of them
 	Corrupt     []error   // entries that were not timers; they were removed
 	Err         error     // why the claim failed; then the rest is empty
+
+	full bool // it looked at everything
 }
 
-// Claim takes firings under a lease, up to MaxClaim from each of several partitions: those that are owed, those whose
-// lease has ended, and those that are due. The results are in the order of the requests; an error for one says nothing
+// Claim takes firings under a lease, up to MaxClaim from each of several partitions: owed ones, ones whose lease has
+// ended, and due timers. The results are in the order of the requests; an error for one says nothing
 // about the others. Firings that a caller does not settle, because it crashed, failed or never got the reply, can be
 // claimed again when the lease is over.
 //
 // Claim also plans new cron timers; only those it cannot plan are returned, with Fault set.
 func (n *Node) Claim(ctx context.Context, requests []ClaimRequest, lease time.Duration) []ClaimResult {
 	n.readHoldsAgain(ctx)
-	var results []ClaimResult
-	if !n.schedule.cluster && n.detour.taken() {
-		results = n.claimInFull(ctx, requests, lease)
-	} else {
-		var unusual []int
-		results, unusual = n.claimShort(ctx, requests, lease)
-		redo(results, unusual, requests, func(rest []ClaimRequest) []ClaimResult { return n.claimInFull(ctx, rest, lease) })
-	}
+	results := n.claimAll(ctx, requests, lease)
 	var plans []Firing
 	for i := range results {
 		results[i].Firings, plans = n.schedule.takePlans(results[i].Firings, plans)
 	}
 	if len(plans) > 0 {
-		_ = n.schedule.settleRepeating(ctx, Outcomes(OutcomeUnfired, plans...)) // else the timerd that claims them after the lease plans them
+		// else the timerd that claims them after the lease plans them
+		_ = n.schedule.settleRepeating(ctx, Outcomes(OutcomeUnfired, plans...))
 	}
 	return results
 }
 
-// redo claims once more what is at some places among the requests, and puts the results there.
-func redo(results []ClaimResult, places []int, requests []ClaimRequest, claim func([]ClaimRequest) []ClaimResult) {
-	if len(places) == 0 {
-		return
+// The beginnings of a claim's errors for a partition: its copy of the list of holds is older than this timerd's, or it
+// is not on the server as a whole.
+const (
+	behindError = "BEHIND timerd"
+	awayError   = "AWAY timerd"
+)
+
+// claimAll claims. Where a partition is elsewhere by now, it claims there; where a partition's copy of the list of
+// holds is old, it brings that up to date first.
+func (n *Node) claimAll(ctx context.Context, requests []ClaimRequest, lease time.Duration) []ClaimResult {
+	said := n.schedule.holding.Load()
+	results := n.claimHere(ctx, said, requests, lease)
+	again(results, awayError, requests,
+		func(rest []ClaimRequest) []ClaimResult { return n.claimElsewhere(ctx, said, rest, lease) })
+	again(results, behindError, requests, func(rest []ClaimRequest) []ClaimResult {
+		if n.catchUp(ctx, said) != nil {
+			return nil
+		}
+		return n.claimHere(ctx, n.schedule.holding.Load(), rest, lease)
+	})
+	return results
+}
+
+// again claims once more where a claim had an error of a kind, and puts the results in place of those.
+func again(results []ClaimResult, kind string, requests []ClaimRequest, claim func([]ClaimRequest) []ClaimResult) {
+	var places []int
+	var some []ClaimRequest
+	for i, result := range results {
+		if redis.HasErrorPrefix(result.Err, kind) {
+			places, some = append(places, i), append(some, requests[i])
+		}
 	}
-	some := make([]ClaimRequest, len(places))
-	for i, at := range places {
-		some[i] = requests[at]
+	if len(some) == 0 {
+		return
 	}
 	for i, result := range claim(some) {
 		results[places[i]] = result
@@ -87,8 +112,8 @@ func redo(results []ClaimResult, places []int, requests []ClaimRequest, claim fu
 const holdsAgainTimeout = time.Second
 
 // readHoldsAgain reads the list of holds if a claim has had no answer since that was done last: the server, or this
-// timerd, may have been cut off while something was held, and have an older list. Where the list cannot be had, claims
-// go on by what is known.
+// timerd, may have been cut off while something was held, and have an older list. Where the list cannot be read, claims
+// go on by the known one.
 func (n *Node) readHoldsAgain(ctx context.Context) {
 	if !n.cutOff.Swap(false) {
 		return
@@ -98,66 +123,91 @@ func (n *Node) readHoldsAgain(ctx context.Context) {
 	_, _ = n.schedule.Holds(ctx) // see above
 }
 
-// claimShort claims by the short way, from many partitions with each call. It returns the indices of the requests for
-// which that does not do, where nothing was moved.
-func (n *Node) claimShort(ctx context.Context, requests []ClaimRequest, lease time.Duration) (results []ClaimResult, declined []int) {
-	results = make([]ClaimResult, len(requests))
-	for first := 0; first < len(requests); {
-		some := requests[first:min(first+maxPartitions, len(requests))]
+// claimHere claims from the node's server, from many partitions with each call, by a generation of the list of holds.
+func (n *Node) claimHere(ctx context.Context, holding int64, requests []ClaimRequest,
+	lease time.Duration) []ClaimResult {
+	results := make([]ClaimResult, 0, len(requests))
+	for len(results) < len(requests) {
+		some := requests[len(results):min(len(results)+maxPartitions, len(requests))]
 		sent := time.Now()
-		reply, at, err := n.runShort(ctx, some, lease)
-		for i, request := range some {
-			result := &results[first+i]
-			*result = ClaimResult{Partition: request.Partition, Err: err, At: at}
-			if err != nil {
-				continue
-			}
-			if i == len(reply) {
-				some = some[:i] // no more was looked at
-				break
-			}
-			failed, _ := reply[i].(error)
-			switch part := reply.List(i); {
-			case failed != nil:
-				result.Err = n.claimFailed(failed)
-			case len(part) == 0:
-				n.detour.take(detourLength)
-				declined = append(declined, first+i)
-			case len(part) == 1 && request.Known == Never: // nothing is due: there may be something to tidy up
-				declined = append(declined, first+i)
-			default:
-				result.Next = Millis(part.Int(0))
-				n.readFirings(ctx, result, request, lease, sent, part[1:], shortForm())
-			}
-		}
-		first += len(some)
+		cmd := n.schedule.step("claim").Run(ctx, n.server, nil, n.claimArgs(n.server, holding, some, lease)...)
+		results = append(results, n.readClaims(ctx, some, lease, sent, time.Now(), cmd)...)
 	}
-	return results, declined
+	return results
 }
 
-// runShort runs the short way for the first ones of some requests. It returns what each of them brought: of one at
-// least.
-func (n *Node) runShort(ctx context.Context, requests []ClaimRequest, lease time.Duration) (parts Reply, at time.Time, err error) {
-	most, patience := MaxClaim, requests[0].Patience
+// claimElsewhere claims from the servers that have the partitions by now.
+func (n *Node) claimElsewhere(ctx context.Context, holding int64, requests []ClaimRequest,
+	lease time.Duration) (results []ClaimResult) {
+	calls := make([]Call, len(requests))
+	for i := range requests {
+		one := requests[i : i+1]
+		calls[i] = Call{Partition: one[0].Partition,
+			ArgsOn: func(server *redis.Client) []any { return n.claimArgs(server, holding, one, lease) }}
+	}
+	sent := time.Now()
+	for i, cmd := range n.schedule.Run(ctx, n.schedule.step("claim"), calls) {
+		results = append(results, n.readClaims(ctx, requests[i:i+1], lease, sent, time.Now(), cmd)...)
+	}
+	return results
+}
+
+// claimArgs returns the arguments of a claim from some partitions on a server.
+func (n *Node) claimArgs(server *redis.Client, holding int64, requests []ClaimRequest, lease time.Duration) []any {
+	most := MaxClaim
 	if e := requests[0].Expected; e > 0 {
 		most = min(e, MaxClaim)
 	}
-	args := []any{lease.Milliseconds(), MaxClaim, MaxClaimBytes, n.schedule.holding.Load(), most, patience.Milliseconds(), n.ClaimedChannel()}
-	for _, r := range requests {
-		args = append(args, r.Partition.Prefix(), r.Leases)
+	args := []any{
+		lease.Milliseconds(), MaxClaim, MaxClaimBytes, holding, most, requests[0].Patience.Milliseconds(),
+		n.ClaimedChannel(),
 	}
-	sent := time.Now()
+	for _, r := range requests {
+		args = append(args, r.Partition.Prefix(), r.way(), int64(n.heardSinceOn(server, r.Partition)),
+			n.lookedUpTo(r.Partition))
+	}
+	return args
+}
+
+// way returns how a claim looks at the partition. Where nothing was known to be due there may be something to tidy up.
+func (r ClaimRequest) way() string {
+	switch {
+	case r.full || r.Known == Never:
+		return "full"
+	case r.Leases:
+		return "leases"
+	}
+	return "usual"
+}
+
+// readClaims reads the reply to a claim: of the first partitions, one at least, as many as there was room for.
+func (n *Node) readClaims(ctx context.Context, requests []ClaimRequest, lease time.Duration, sent, received time.Time,
+	cmd *redis.Cmd) []ClaimResult {
 	const head = 2
-	reply, err := ReadReply(n.schedule.step("claim_short").Run(ctx, n.server, nil, args...), head+1, 1)
-	received := time.Now()
+	results := make([]ClaimResult, len(requests))
+	reply, err := ReadReply(cmd, head+1, 1)
+	var at time.Time
 	if err == nil {
 		at, err = redisTime(reply.Text(0), reply.Text(1))
 	}
 	if err != nil {
-		return nil, at, n.claimFailed(err)
+		err = n.claimFailed(err)
+		for i, r := range requests {
+			results[i] = ClaimResult{Partition: r.Partition, Err: err}
+		}
+		return results
 	}
 	n.ReadClock(at, sent, received)
-	return reply[head:], at, nil
+	parts := reply[head:]
+	for i := range min(len(parts), len(requests)) {
+		results[i] = ClaimResult{Partition: requests[i].Partition, At: at}
+		if failed, is := parts[i].(error); is {
+			results[i].Err = n.claimFailed(failed)
+		} else {
+			n.readPart(ctx, &results[i], requests[i], lease, sent, parts.List(i))
+		}
+	}
+	return results[:min(len(parts), len(requests))]
 }
 
 // claimFailed notes and wraps the error of a claim.
@@ -168,54 +218,8 @@ func (n *Node) claimFailed(err error) error {
 	return fmt.Errorf("schedule: claim: %w", err)
 }
 
-// claimInFull claims by the script that can do everything. Where a partition's copy of the list of holds is older than
-// what this timerd knows of it, it brings the two together and claims once more.
-func (n *Node) claimInFull(ctx context.Context, requests []ClaimRequest, lease time.Duration) []ClaimResult {
-	said := n.schedule.holding.Load()
-	results := n.claimBy(ctx, said, requests, lease)
-	var behind []int
-	for i, result := range results {
-		if redis.HasErrorPrefix(result.Err, "BEHIND timerd") {
-			behind = append(behind, i)
-		}
-	}
-	if len(behind) > 0 && n.catchUp(ctx, said) == nil {
-		redo(results, behind, requests, func(rest []ClaimRequest) []ClaimResult {
-			return n.claimBy(ctx, n.schedule.holding.Load(), rest, lease)
-		})
-	}
-	return results
-}
-
-// claimBy claims in full by what is known of the list of holds.
-func (n *Node) claimBy(ctx context.Context, holding int64, requests []ClaimRequest, lease time.Duration) []ClaimResult {
-	calls := make([]Call, len(requests))
-	for i, r := range requests {
-		looked, channel := n.lookedUpTo(r.Partition), n.ClaimedChannel()
-		calls[i] = Call{Partition: r.Partition, ArgsOn: func(server *redis.Client) []any {
-			since := n.heardSinceOn(server, r.Partition)
-			return []any{lease.Milliseconds(), MaxClaim, MaxClaimBytes, int64(since), holding, looked, channel}
-		}}
-	}
-	sent := time.Now()
-	replies := n.schedule.Run(ctx, n.schedule.step("claim"), calls)
-	received := time.Now()
-	results := make([]ClaimResult, len(requests))
-	for i, r := range requests {
-		result, err := n.readClaim(ctx, r, lease, sent, received, replies[i])
-		if err != nil {
-			result = ClaimResult{Partition: r.Partition, Err: n.claimFailed(err)}
-		}
-		if result.Untidy {
-			n.detour.take(1)
-		}
-		results[i] = result
-	}
-	return results
-}
-
-// lookedUpTo returns up to where claims have looked for what is free among many due timers that are held, or "". It is
-// only a hint: where it is wrong, what is free waits until those before it are moved.
+// lookedUpTo returns up to where claims have looked for free timers among many due ones that are held, or "". It is
+// only a hint: where it is wrong, a free timer waits until the held ones before it are moved.
 func (n *Node) lookedUpTo(p keys.Partition) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -233,8 +237,8 @@ func (n *Node) lookFrom(p keys.Partition, place string) {
 	}
 }
 
-// catchUp reads the list of holds again, and copies it to the node's partitions if it is as claims said that it is:
-// then the copies are old, because whoever changed the list died, or lost in a failover.
+// catchUp reads the list of holds again, and copies it to the node's partitions if it has the generation that claims
+// went by: then the copies are old, because the timerd that changed the list died, or its write was lost in a failover.
 func (n *Node) catchUp(ctx context.Context, said int64) error {
 	l, err := n.schedule.Holds(ctx)
 	if err == nil && l.claimGeneration() == said {
@@ -243,68 +247,75 @@ func (n *Node) catchUp(ctx context.Context, said int64) error {
 	return err
 }
 
-// claimForm is the form of a script's reply: how many elements are before the firings, and how many each of these has.
-type claimForm struct{ before, each int }
+// kinds returns the kinds of firings in the order in which a claim takes them.
+func kinds() []string { return []string{"owed", "freed", "kept", "reclaimed", "due"} }
 
-func fullForm() claimForm  { return claimForm{9, 3} }
-func shortForm() claimForm { return claimForm{1, 2} }
-
-// readClaim reads the reply to a claim in full.
-func (n *Node) readClaim(ctx context.Context, request ClaimRequest, lease time.Duration, sent, received time.Time, cmd *redis.Cmd) (ClaimResult, error) {
-	form := fullForm()
-	reply, err := ReadReply(cmd, form.before, form.each)
-	if err != nil {
-		return ClaimResult{}, err
+// readPart reads a partition's part of the reply to a claim: names and values, as claim.lua has them.
+func (n *Node) readPart(ctx context.Context, c *ClaimResult, request ClaimRequest, lease time.Duration, sent time.Time,
+	part Reply) {
+	values, rows := map[string]int{}, map[string]Reply{}
+	for i := 0; i+1 < len(part); i += 2 {
+		name := part.Text(i)
+		values[name] = i + 1
+		if slices.Contains(kinds(), name) {
+			first := i + 2
+			i = min(i+2*int(part.Int(i+1)), len(part)-2)
+			rows[name] = part[first : i+2]
+		}
 	}
-	at, err := redisTime(reply.Text(0), reply.Text(1))
-	if err != nil {
-		return ClaimResult{}, err
+	number := func(name string) int64 {
+		if at, ok := values[name]; ok {
+			return part.Int(at)
+		}
+		return 0
 	}
-	n.ReadClock(at, sent, received)
-	c := ClaimResult{
-		Partition: request.Partition, At: at, Full: n.schedule.cluster, Next: Millis(reply.Int(2)), Untidy: reply.Int(3) == 1,
-		Rescheduled: int(reply.Int(4)), Cancelled: int(reply.Int(5)), Parked: int(reply.Int(6)), ParkedKey: reply.Text(7),
+	text := func(name string) string {
+		if at, ok := values[name]; ok {
+			return part.Text(at)
+		}
+		return ""
 	}
-	n.lookFrom(request.Partition, reply.Text(8))
-	n.readFirings(ctx, &c, request, lease, sent, reply[form.before:], form)
-	return c, nil
+	c.Next, c.Untidy = Millis(number("next")), number("untidy") == 1
+	if c.full = number("full") == 1; c.full {
+		c.Full = n.schedule.cluster
+		c.Rescheduled, c.Cancelled, c.Parked = int(number("rescheduled")), int(number("cancelled")), int(
+			number("aside"))
+		c.ParkedKey = text("aside_key")
+		n.lookFrom(request.Partition, text("looked"))
+	}
+	var corrupt []Firing
+	for _, kind := range kinds() {
+		corrupt = append(corrupt, n.readFirings(c, request, lease, sent, kind, rows[kind])...)
+	}
+	if err := n.schedule.Settle(ctx, Outcomes(OutcomeUnfired, corrupt...)); err != nil {
+		c.Corrupt = append(c.Corrupt, err)
+	}
 }
 
-// readFirings reads the firings that a claim has brought, and removes what is corrupt.
-func (n *Node) readFirings(ctx context.Context, c *ClaimResult, request ClaimRequest, lease time.Duration, sent time.Time, rows Reply, form claimForm) {
-	if len(rows) == 0 {
-		return
-	}
+// readFirings reads the firings of a kind, and returns corrupt ones: they must not hold up the others.
+func (n *Node) readFirings(c *ClaimResult, request ClaimRequest, lease time.Duration, sent time.Time, kind string,
+	rows Reply) (corrupt []Firing) {
 	took := max(n.clock.latest(c.At, time.Now()).Sub(sent), 0)
-	c.Firings = make([]Firing, 0, len(rows)/form.each)
-	var corrupt []Firing
-	for i := 0; i+form.each <= len(rows); i += form.each {
-		ref, how := rows.Text(i), "d"
-		if form == fullForm() {
-			how = rows.Text(i + 2)
-		}
-		f, err := newFiring(ref, rows.Text(i+1))
+	for i := 0; i+1 < len(rows); i += 2 {
+		f, err := newFiring(rows.Text(i), rows.Text(i+1))
 		if err != nil {
-			// It must not hold up the others.
 			c.Corrupt = append(c.Corrupt, err)
-			corrupt = append(corrupt, Firing{Ref: ref, Partition: request.Partition})
+			corrupt = append(corrupt, Firing{Ref: rows.Text(i), Partition: request.Partition})
 			continue
 		}
 		f.Partition, f.ClaimedAt, f.Received, f.Took, f.Lease = request.Partition, c.At, sent, took, lease
-		f.MayBeStored, f.freed = how == "r" || how == "p", how == "f"
+		f.MayBeStored, f.freed = kind == "reclaimed" || kind == "kept", kind == "freed"
 		switch {
-		case how == "r":
+		case kind == "reclaimed":
 			f.Trigger = TriggerReclaim
-		case f.Trigger == "" && how == "d" && f.Due < request.Known:
+		case f.Trigger == "" && kind == "due" && f.Due < request.Known:
 			f.Trigger = TriggerSweep
 		case f.Trigger == "":
 			f.Trigger = TriggerDeadline
 		}
 		c.Firings = append(c.Firings, f)
 	}
-	if err := n.schedule.Settle(ctx, Outcomes(OutcomeUnfired, corrupt...)); err != nil {
-		c.Corrupt = append(c.Corrupt, err)
-	}
+	return corrupt
 }
 
 // redisTime reads the two elements of a TIME reply.

@@ -31,7 +31,7 @@ func TestClaimsOfTheDead(t *testing.T) {
 		t.Errorf("reclaimed as %s, want %s", again[0].Ref, c.Firings[0].Ref)
 	}
 
-	// The sleeper wakes up: it cannot give back what is another's.
+	// The sleeper wakes up: it cannot give back another timerd's claim.
 	if err := x.Release(t.Context(), schedule.Outcomes(schedule.OutcomeGivenBack, c.Firings...)); err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func TestClaimsOfTheDead(t *testing.T) {
 		}
 		x.awaitClock(x.redisNow() + 2)
 	}
-	// But what it has published is published.
+	// But its published events stay published.
 	if err := x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, c.Firings...)); err != nil {
 		t.Fatal(err)
 	}
@@ -80,7 +80,25 @@ func TestClaimIsBounded(t *testing.T) {
 	}
 }
 
-// An event's time is never later than what any clock that agrees with Redis's shows then, however long the claim was on its
+// One call in eight removes old tombstones: as many as eight calls add, each firing one of its key and one of its id.
+func TestClaimsRemoveAsManyTombstonesAsTheyAdd(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	old := []any{"ZADD", keys.Single.Fired()}
+	for i := range 8 * 2 * schedule.MaxClaim {
+		old = append(old, 1, i)
+	}
+	x.do(old...)
+	if c := x.ClaimInFull(t.Context(), schedule.ClaimRequest{Partition: keys.Single}, lease); c.Err != nil || c.Untidy {
+		t.Errorf("%+v, and some are left", c)
+	}
+	if left := x.do("ZCARD", keys.Single.Fired()); left != int64(0) {
+		t.Errorf("%v tombstones are left", left)
+	}
+}
+
+// An event's time is never later than what any clock that agrees with Redis's shows then, however long the claim was on
+// its
 // way, and never earlier than the claim.
 func TestNowIsNeverAhead(t *testing.T) {
 	t.Parallel()
@@ -109,9 +127,10 @@ func TestNowIsNeverAhead(t *testing.T) {
 	for took := slow; took > slow/10; { // a busy machine takes its time
 		_, took = claim(0)
 	}
-	// By now it is known how the clocks relate, whatever the way to Redis is like: the answer's way is none of the delay.
+	// By now it is known how the clocks relate, whatever the way to Redis is like: the answer's way is none of the
+	// delay.
 	f, took := claim(slow)
 	if f.Took > took-slow/2 {
-		t.Errorf("a claim of %v, the half of which is the way back, was read within %v", took, f.Took)
+		t.Errorf("a claim of %v, half of it the way back, was read within %v", took, f.Took)
 	}
 }

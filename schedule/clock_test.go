@@ -12,18 +12,25 @@ import (
 func TestClockSteps(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
-	type reading struct{ sent, took, ahead time.Duration } // how far the server's clock was ahead when it was read, in the middle
+	// how far the server's clock was ahead when it was read, in the middle
+	type reading struct{ sent, took, ahead time.Duration }
 	for name, c := range map[string]struct {
 		readings []reading
 		want     []time.Duration
 	}{
-		"right":                {[]reading{{}, {sent: time.Second}, {sent: time.Hour, ahead: time.Minute}}, nil},
-		"slewed":               {[]reading{{}, {sent: 10 * time.Second, ahead: 900 * time.Millisecond}, {sent: 20 * time.Second, ahead: 1800 * time.Millisecond}}, nil},
-		"forward":              {[]reading{{}, {sent: time.Second, ahead: time.Hour}, {sent: 2 * time.Second, ahead: time.Hour}}, []time.Duration{time.Hour}},
-		"forward and back":     {[]reading{{}, {sent: time.Second, ahead: time.Minute}, {sent: 2 * time.Second}}, []time.Duration{time.Minute, -time.Minute}},
-		"a slow answer":        {[]reading{{}, {sent: time.Second, took: 20 * time.Second, ahead: 9 * time.Second}, {sent: 22 * time.Second}}, nil},
-		"more than it can be":  {[]reading{{}, {sent: time.Second, took: 20 * time.Second, ahead: time.Minute}}, []time.Duration{time.Minute}},
-		"an overtaken reading": {[]reading{{}, {sent: 2 * time.Second, ahead: time.Hour}, {sent: time.Second}, {sent: 3 * time.Second, ahead: time.Hour}}, []time.Duration{time.Hour}},
+		"right": {[]reading{{}, {sent: time.Second}, {sent: time.Hour, ahead: time.Minute}}, nil},
+		"slewed": {[]reading{{}, {sent: 10 * time.Second, ahead: 900 * time.Millisecond},
+			{sent: 20 * time.Second, ahead: 1800 * time.Millisecond}}, nil},
+		"forward": {[]reading{{}, {sent: time.Second, ahead: time.Hour},
+			{sent: 2 * time.Second, ahead: time.Hour}}, []time.Duration{time.Hour}},
+		"forward and back": {[]reading{{}, {sent: time.Second, ahead: time.Minute}, {sent: 2 * time.Second}},
+			[]time.Duration{time.Minute, -time.Minute}},
+		"a slow answer": {[]reading{{}, {sent: time.Second, took: 20 * time.Second, ahead: 9 * time.Second},
+			{sent: 22 * time.Second}}, nil},
+		"more than it can be": {[]reading{{}, {sent: time.Second, took: 20 * time.Second, ahead: time.Minute}},
+			[]time.Duration{time.Minute}},
+		"an overtaken reading": {[]reading{{}, {sent: 2 * time.Second, ahead: time.Hour}, {sent: time.Second},
+			{sent: 3 * time.Second, ahead: time.Hour}}, []time.Duration{time.Hour}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -16,7 +16,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// knowMany has partitions of a node know so many apps, none of which has timers.
+// knowMany makes partitions of a node know so many apps, all without timers.
 func knowMany(t *testing.T, n *schedule.Node, partitions []keys.Partition, apps int) {
 	t.Helper()
 	known := make([]redis.Z, apps)
@@ -30,8 +30,8 @@ func knowMany(t *testing.T, n *schedule.Node, partitions []keys.Partition, apps 
 	}
 }
 
-// What is due in many slots of a master is claimed, settled and observed by few calls, and what the claims say explains
-// all of it.
+// Due timers in many slots of a master are claimed, settled and observed by few calls, and the messages of the claims
+// explain all their events.
 func TestClusterFewCalls(t *testing.T) {
 	t.Parallel()
 	x := newClusterIndex(t)
@@ -107,7 +107,7 @@ func TestClusterFewCalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	if made := calls() - before; made < len(hints) {
-		t.Errorf("%d calls to audit %d partitions, each of which knows 300 apps", made, len(hints))
+		t.Errorf("%d calls to audit %d partitions that know 300 apps each", made, len(hints))
 	}
 	for _, c := range audit.Counted() {
 		if c.Pending < int64(len(hints)) {
@@ -118,7 +118,8 @@ func TestClusterFewCalls(t *testing.T) {
 	testenv.Eventually(t, time.Minute, func() error {
 		var requests []schedule.ClaimRequest
 		for key := range want {
-			requests = append(requests, schedule.ClaimRequest{Partition: x.Partition(key), Known: schedule.MillisOf(time.Now())})
+			requests = append(requests,
+				schedule.ClaimRequest{Partition: x.Partition(key), Known: schedule.MillisOf(time.Now())})
 		}
 		before = calls()
 		for _, c := range n.Claim(ctx, requests, lease) {
@@ -134,6 +135,29 @@ func TestClusterFewCalls(t *testing.T) {
 	}, "all to be claimed")
 	if made := calls() - before; made > 4 {
 		t.Errorf("%d calls to claim from 64 partitions", made)
+	}
+	atOnce := schedule.Look{}
+	for range 2 { // the first one counts all
+		if found, err := n.Sweep(ctx, atOnce); err != nil || len(found.Heads) > 0 {
+			t.Errorf("claimed timers are told of before their leases end: %v, %v", found.Heads, err)
+		}
+	}
+	if found, err := n.Sweep(ctx, schedule.Look{Within: 24 * time.Hour}); err != nil || len(found.Heads) < len(hints) {
+		t.Errorf("%d heads, want those of %d pending timers too: %v", len(found.Heads), len(hints), err)
+	}
+	before = calls()
+	busy, err := n.DueFor(ctx, time.Hour)
+	if made := calls() - before; err != nil || made > 0 {
+		t.Errorf("%d calls after a sweep to see which partitions may have overdue timers: %v", made, err)
+	}
+	for key := range want {
+		if !slices.Contains(busy.Partitions, x.Partition(key)) {
+			t.Errorf("the partition of %s is missing among the partitions that may have overdue timers", key)
+		}
+	}
+	if len(busy.Partitions) != len(want) {
+		t.Errorf("%d partitions may have overdue timers, want %d: no pending timer is due", len(busy.Partitions),
+			len(want))
 	}
 	if o, err := query.CountOverdue(ctx, n, 0); err != nil || o.Timers != int64(len(want)) {
 		t.Errorf("%+v is overdue of %d timers that are claimed: %v", o, len(want), err)
@@ -156,8 +180,8 @@ func TestClusterFewCalls(t *testing.T) {
 	}
 }
 
-// A partition whose index somebody has overwritten holds up none of those that are claimed, observed and settled by the
-// same calls.
+// A partition whose index somebody has overwritten delays no other partition that is claimed, observed and settled by
+// the same calls.
 func TestClusterBrokenPartition(t *testing.T) {
 	t.Parallel()
 	x := newClusterIndex(t)
@@ -196,9 +220,10 @@ func TestClusterBrokenPartition(t *testing.T) {
 		}
 		return nil
 	}, "the others to be claimed")
-	// Nor of those that are observed.
+	// Nor does it delay the observed ones.
 	var hints []schedule.Hint
-	for i := 0; len(hints) < 20 || !slices.ContainsFunc(hints, func(h schedule.Hint) bool { return x.Partition(h.Key) == broken }); i++ {
+	for i := 0; len(hints) < 20 ||
+		!slices.ContainsFunc(hints, func(h schedule.Hint) bool { return x.Partition(h.Key) == broken }); i++ {
 		key := fmt.Sprintf("a:b:c:%d", i)
 		if n.Owns(x.Partition(key)) {
 			hints = append(hints, schedule.Hint{Kind: schedule.Touched, Key: key})
@@ -217,9 +242,11 @@ func TestClusterBrokenPartition(t *testing.T) {
 		}
 	}
 	overwrite(broken.Firing())
-	err := x.Settle(ctx, schedule.Outcomes(schedule.OutcomeFired, append([]schedule.Firing{{Ref: "1/a:b:c:none", Partition: broken}}, fired...)...))
+	err := x.Settle(ctx, schedule.Outcomes(schedule.OutcomeFired,
+		append([]schedule.Firing{{Ref: "1/a:b:c:none", Partition: broken}}, fired...)...))
 	var failed *schedule.PartError
-	if !errors.As(err, &failed) || slices.ContainsFunc(failed.Left, func(o schedule.Outcome) bool { return o.Partition() != broken }) {
+	if !errors.As(err, &failed) ||
+		slices.ContainsFunc(failed.Left, func(o schedule.Outcome) bool { return o.Partition() != broken }) {
 		t.Errorf("settled: %v", err)
 	}
 	for _, p := range partitions {

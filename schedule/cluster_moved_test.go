@@ -38,7 +38,8 @@ func newMove(t *testing.T, n int) *move {
 			t.Fatal(err)
 		}
 	}
-	if seen, err := nodeOf(t, x.Schedule, m.p).Observe(t.Context(), hints, time.Now()); err != nil || seen.Adopted != n {
+	if seen, err := nodeOf(t, x.Schedule, m.p).Observe(t.Context(), hints, time.Now()); err != nil ||
+		seen.Adopted != n {
 		t.Fatalf("adopted %d: %v", seen.Adopted, err)
 	}
 	return m
@@ -56,7 +57,8 @@ func (m *move) node(of *testenv.RedisServer) *schedule.Node {
 	return nil
 }
 
-// arrive moves the slot. The timers are due from some ms before to some ms after its end, by the schedule; their keys run out by a
+// arrive moves the slot. The timers are due from some ms before to some ms after its end, by the schedule; their keys
+// run out by a
 // drift later, as MIGRATE sends the rest of a TTL. It returns the last time at which a key runs out.
 func (m *move) arrive(before, after, drift time.Duration) schedule.Millis {
 	m.t.Helper()
@@ -89,7 +91,8 @@ func (m *move) arrive(before, after, drift time.Duration) schedule.Millis {
 	return last
 }
 
-// While a slot moves the node of its old master goes on to claim, until the topology is followed, and the keys run out some ms later than
+// While a slot moves the node of its old master goes on to claim, until the topology is followed, and the keys run out
+// some ms later than
 // the schedule says: each timer fires once.
 func TestClusterFiresOnceWhenASlotHasMoved(t *testing.T) {
 	t.Parallel()

@@ -59,7 +59,7 @@ func TestClusterSweepsTellWhatWasSet(t *testing.T) {
 	tells("set", true)
 	tells("once", false)
 	x.set(other, "p", 2*time.Minute)
-	tells("later than what is known", false)
+	tells("later than the known time", false)
 	x.set(other, "p", 30*time.Second)
 	tells("earlier", true)
 	x.set(other, "p", time.Hour)
@@ -74,7 +74,8 @@ func TestClusterSweepsTellWhatWasSet(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	moved := schedule.Move{Which: schedule.Which{Key: parsed, Due: schedule.Millis(due).Time()}, To: time.Now().Add(time.Minute)}
+	moved := schedule.Move{Which: schedule.Which{Key: parsed, Due: schedule.Millis(due).Time()},
+		To: time.Now().Add(time.Minute)}
 	if results, err := x.Move(ctx, []schedule.Move{moved}); err != nil || results[0].Outcome != schedule.MoveDone {
 		t.Fatalf("moved: %+v, %v", results, err)
 	}
@@ -82,7 +83,8 @@ func TestClusterSweepsTellWhatWasSet(t *testing.T) {
 
 	// A retry, as a timerd sets it, the library has not heard of; those who look everywhere find it.
 	server := one.Server()
-	retried := schedule.Retry{EventID: "1", Key: parsed, Due: schedule.MillisOf(time.Now().Add(time.Second)), Attempt: 2}
+	retried := schedule.Retry{EventID: "1", Key: parsed, Due: schedule.MillisOf(time.Now().Add(time.Second)),
+		Attempt: 2}
 	if _, _, err := x.Retry(ctx, retried); err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +105,7 @@ func TestClusterSweepsTellWhatWasSet(t *testing.T) {
 	tells("still no library", true)
 }
 
-// A master that was a replica for a while looks everywhere: what was set meanwhile its library was not told.
+// A master that was a replica for a while looks everywhere, because its library noted nothing meanwhile.
 func TestClusterMasterAgain(t *testing.T) {
 	t.Parallel()
 	cluster := testenv.Cluster(t, 3, true, devserver.Directive("cluster-node-timeout", "20000"))
@@ -126,7 +128,7 @@ func TestClusterMasterAgain(t *testing.T) {
 	}, "the timer to be set on the replica")
 	cluster.Failover(master)
 	if _, ok := heads(t, n, slowly())[p]; !ok {
-		t.Error("what was set on the replica is not found")
+		t.Error("the timer set on the replica is not found")
 	}
 }
 
@@ -156,14 +158,14 @@ func TestClusterMoreIsSetThanIsKept(t *testing.T) {
 		}
 	}
 	if _, ok := heads(t, n, slowly())[p]; !ok {
-		t.Error("what was not kept is not found")
+		t.Error("the timer of a dropped note is not found")
 	}
 	if _, ok := heads(t, n, slowly())[p]; ok {
 		t.Error("the next sweep looks everywhere too")
 	}
 }
 
-// A sweep finds what is due in every slot, and when leases end in time for the next sweep that looks for them.
+// A sweep finds due timers in every slot, and ends of leases in time for the next sweep that looks for them.
 func TestClusterSweeps(t *testing.T) {
 	t.Parallel()
 	x := newClusterIndex(t)
@@ -173,7 +175,7 @@ func TestClusterSweeps(t *testing.T) {
 	x.set("a:b:c:later", "p", time.Hour)
 	n := nodeOf(t, x.Schedule, p)
 	if _, ok := heads(t, n, slowly())[p]; !ok { // the first one looks at all in full
-		t.Error("the first sweep does not find what is due")
+		t.Error("the first sweep does not find the due timer")
 	}
 	has := func(l schedule.Look) bool {
 		_, ok := heads(t, n, l)[p]
@@ -185,7 +187,7 @@ func TestClusterSweeps(t *testing.T) {
 	all := slowly()
 	all.All = true
 	if !has(all) {
-		t.Error("a sweep that asks all slots does not find what is due")
+		t.Error("a sweep that asks all slots does not find the due timer")
 	}
 	testenv.Eventually(t, time.Minute, func() bool {
 		firings, err := claimFrom(ctx, n, p, time.Hour)
@@ -246,7 +248,8 @@ func TestClusterMovedByAnybody(t *testing.T) {
 	p := x.Partition(key)
 	n := nodeOf(t, x.Schedule, p)
 	heads(t, n, slowly())
-	if err := x.rdb.FCallRO(t.Context(), "timer_moved", []string{key}).Err(); !errors.Is(err, redis.Nil) { // it returns nothing
+	// it returns nothing
+	if err := x.rdb.FCallRO(t.Context(), "timer_moved", []string{key}).Err(); !errors.Is(err, redis.Nil) {
 		t.Fatal(err)
 	}
 	found := heads(t, n, slowly())
@@ -267,7 +270,8 @@ func TestClusterClaimTellsWhenAPauseEnds(t *testing.T) {
 		t.Helper()
 		var c schedule.ClaimResult
 		testenv.Eventually(t, time.Minute, func() error {
-			c = n.Claim(t.Context(), []schedule.ClaimRequest{{Partition: x.Partition(key), Known: schedule.MillisOf(time.Now())}}, lease)[0]
+			c = n.Claim(t.Context(),
+				[]schedule.ClaimRequest{{Partition: x.Partition(key), Known: schedule.MillisOf(time.Now())}}, lease)[0]
 			if c.Err == nil && len(c.Firings) == 0 {
 				return errors.New("nothing claimed")
 			}

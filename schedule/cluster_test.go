@@ -79,7 +79,8 @@ func nodeOf(t testing.TB, s *schedule.Schedule, p keys.Partition) *schedule.Node
 }
 
 // claimFrom claims from one partition.
-func claimFrom(ctx context.Context, n *schedule.Node, p keys.Partition, lease time.Duration) ([]schedule.Firing, error) {
+func claimFrom(ctx context.Context, n *schedule.Node, p keys.Partition, lease time.Duration) ([]schedule.Firing,
+	error) {
 	c := n.Claim(ctx, []schedule.ClaimRequest{{Partition: p}}, lease)[0]
 	return c.Firings, c.Err
 }
@@ -210,7 +211,7 @@ func (x *clusterIndex) content(slot int) map[string]string {
 			if _, twice := all[name]; twice {
 				x.t.Errorf("%s is on two nodes", name)
 			}
-			// Asked for one by one, a node gives out what it has of a slot that moves.
+			// Asked for key by key, a node returns its part of a slot that moves.
 			dump, err := rdb.Pipelined(x.t.Context(), func(pipe redis.Pipeliner) error {
 				pipe.Do(x.t.Context(), "ASKING")
 				pipe.Dump(x.t.Context(), name)
@@ -256,7 +257,8 @@ func TestClusterSlotOnTheMove(t *testing.T) {
 	for _, id := range []string{"pending", "deleted"} {
 		x.set(key(id), "p", time.Hour)
 	}
-	retry := schedule.Retry{EventID: "event-1", Key: keys.Key{App: "a", Module: "{moving}", Type: "c", ID: "retried"}, Due: schedule.MillisOf(time.Now().Add(time.Hour)), Attempt: 2}
+	retry := schedule.Retry{EventID: "event-1", Key: keys.Key{App: "a", Module: "{moving}", Type: "c", ID: "retried"},
+		Due: schedule.MillisOf(time.Now().Add(time.Hour)), Attempt: 2}
 	if _, ok, err := x.Retry(ctx, retry); err != nil || !ok {
 		t.Fatalf("retry: %v, %v", ok, err)
 	}
@@ -284,7 +286,8 @@ func TestClusterSlotOnTheMove(t *testing.T) {
 			return hasty.FCallRO(ctx, "timer_get", []string{key("pending")}).Err()
 		},
 		"observe": func(ctx context.Context) error {
-			hints := []schedule.Hint{{Kind: schedule.Gone, Key: key("deleted")}, {Kind: schedule.Expired, Key: key("unknown")}}
+			hints := []schedule.Hint{{Kind: schedule.Gone, Key: key("deleted")},
+				{Kind: schedule.Expired, Key: key("unknown")}}
 			seen, err := node.Observe(ctx, hints, time.Now())
 			late, ok := errors.AsType[*schedule.MovingError](err)
 			if !ok || !slices.Equal(late.Hints, hints) || seen.Cancelled+seen.Owed > 0 {
@@ -309,7 +312,8 @@ func TestClusterSlotOnTheMove(t *testing.T) {
 			return err
 		},
 		"move": func(ctx context.Context) error {
-			which := schedule.Which{Key: keys.Key{App: "a", Module: "{moving}", Type: "c", ID: "pending"}, Due: time.Now()}
+			which := schedule.Which{Key: keys.Key{App: "a", Module: "{moving}", Type: "c", ID: "pending"},
+				Due: time.Now()}
 			_, err := plan.Move(ctx, []schedule.Move{{Which: which}})
 			return err
 		},
@@ -321,7 +325,8 @@ func TestClusterSlotOnTheMove(t *testing.T) {
 			var cmd *redis.Cmd
 			_, _ = to.Client().Pipelined(ctx, func(pipe redis.Pipeliner) error { // cmd has the error
 				pipe.Do(ctx, "ASKING")
-				cmd = pipe.FCall(ctx, plan.StepsName()+"_retry", []string{p.Prefix()}, "event-3", key("retried"), time.Now().Add(time.Hour).UnixMilli(), 2, "", "p")
+				cmd = pipe.FCall(ctx, plan.StepsName()+"_retry", []string{p.Prefix()}, "event-3", key("retried"),
+					time.Now().Add(time.Hour).UnixMilli(), 2, "", "p")
 				return nil
 			})
 			return cmd.Err()
@@ -379,7 +384,7 @@ func TestClusterSlotOnTheMove(t *testing.T) {
 	}
 	x.cluster.CloseSlot(slot, from, to)
 
-	// Afterwards each step works, and what was deleted is cancelled.
+	// Afterwards each step works, and the deleted timer is cancelled.
 	if err := x.rdb.Del(ctx, key("deleted")).Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -394,12 +399,14 @@ func TestClusterSlotOnTheMove(t *testing.T) {
 		}
 		return nil
 	}, "every step to work")
-	seen, err := nodeOf(t, x.Schedule, p).Observe(ctx, []schedule.Hint{{Kind: schedule.Gone, Key: key("deleted")}}, time.Time{})
+	seen, err := nodeOf(t, x.Schedule, p).Observe(ctx, []schedule.Hint{{Kind: schedule.Gone, Key: key("deleted")}},
+		time.Time{})
 	if err != nil || seen.Cancelled > 1 {
 		t.Errorf("observe: %+v, %v", seen, err)
 	}
 	if pending, firing := x.counts(p); pending < 2 || firing != 1 {
-		t.Errorf("%d pending, %d firing; want the new one, the retries and the one that was given back", pending, firing)
+		t.Errorf("%d pending, %d firing; want the new one, the retries and the one that was given back", pending,
+			firing)
 	}
 }
 

@@ -38,7 +38,8 @@ func (x *index) hearFromNow() {
 	x.HearSince(schedule.Millis(x.redisNow() + 1))
 }
 
-// A key was gone before its timer was due, as where Redis's clock was ahead for a moment, and an audit has seen that. So no expired
+// A key was gone before its timer was due, as where Redis's clock was ahead for a moment, and an audit has seen that.
+// So no expired
 // event will come, however soon the timer was due then: it is owed when the key is set again.
 func TestGoneShortlyBeforeItWasDue(t *testing.T) {
 	t.Parallel()
@@ -138,8 +139,8 @@ func TestLivesInOneBatch(t *testing.T) {
 	}
 }
 
-// A timerd that subscribed after the due time cannot have heard that the key ran
-// out: what it touches says nothing about that.
+// A timerd that subscribed after the due time cannot have received the expired event, so its hint proves nothing about
+// that.
 func TestOnlyWhoHeardEverythingDismissesAContestedTimer(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -167,7 +168,7 @@ func TestDismissedAndThenTheSubscriptionBreaks(t *testing.T) {
 	x.claims(k + " deadline v1")
 }
 
-// What is cancelled does not fire, not even an older timer of the key that is contested, whatever events come.
+// A cancelled timer does not fire, nor an older contested timer of the key, whatever events come.
 func TestCancelReachesTheContested(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]func(x *index){
@@ -211,7 +212,7 @@ func TestCancelAfterTheNewerTimerFired(t *testing.T) {
 	}
 }
 
-// What a key shows when its timer is contested counts, not what is left of it at the end.
+// The state of the key at the beginning of a contest counts, not its state at the end.
 func TestContestsAreDecidedWhenTheyArise(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]func(x *index){
@@ -360,7 +361,8 @@ func TestSetAgainAndHeardLate(t *testing.T) {
 	}
 }
 
-// A key that was evicted does not run out, so no expired event tells that the timer was due before its key was set again.
+// A key that was evicted does not run out, so no expired event tells that the timer was due before its key was set
+// again.
 func TestEvictedThenSetAgainAfterItsDueTime(t *testing.T) {
 	t.Parallel()
 	for name, see := range map[string]func(x *index){
@@ -388,7 +390,8 @@ func TestEvictedThenSetAgainAfterItsDueTime(t *testing.T) {
 	}
 }
 
-// Redis does nothing for two seconds. The clock by which it counts a key's idle time stands still meanwhile, so a key that
+// Redis does nothing for two seconds. The clock by which it counts a key's idle time stands still meanwhile, so a key
+// that
 // was set again then looks as if it had been set before its older timer was due. That one is owed all the same.
 func TestSetAgainAfterAStall(t *testing.T) {
 	t.Parallel()

@@ -38,7 +38,7 @@ type Stop struct {
 // Step is a step of the clock of a server of Redis.
 type Step struct {
 	Server string `json:"r,omitempty"` // "" where there is one
-	At     Millis `json:"a"`           // what that clock showed after it
+	At     Millis `json:"a"`           // by that clock, after the step
 	By     int64  `json:"b"`           // in ms, negative: back
 }
 

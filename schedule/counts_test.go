@@ -49,7 +49,8 @@ func TestHeartbeatsCarryCounts(t *testing.T) {
 // A quantile is off by no more than its bucket is wide, from a fraction of a ms to minutes.
 func TestLateness(t *testing.T) {
 	t.Parallel()
-	for _, late := range []time.Duration{150 * time.Microsecond, 1100 * time.Microsecond, 3 * time.Millisecond, 250 * time.Millisecond, 30 * time.Second, 5 * time.Minute} {
+	for _, late := range []time.Duration{150 * time.Microsecond, 1100 * time.Microsecond, 3 * time.Millisecond,
+		250 * time.Millisecond, 30 * time.Second, 5 * time.Minute} {
 		var l schedule.Lateness
 		for range 980 {
 			l.Add(late)
@@ -83,7 +84,7 @@ func TestLateness(t *testing.T) {
 		}
 	}
 	if l.Count() != 2 {
-		t.Error("what is refused changed it")
+		t.Error("a refused call changed it")
 	}
 }
 

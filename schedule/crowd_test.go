@@ -165,7 +165,8 @@ func TestManyRetriesBesideOneKey(t *testing.T) {
 	}
 	due := schedule.Millis(x.redisNow() + 600_000)
 	retry := func(i int) error {
-		_, _, err := x.Retry(t.Context(), schedule.Retry{EventID: fmt.Sprint(i), Key: key, Due: due, Attempt: 2, Payload: []byte("p")})
+		_, _, err := x.Retry(t.Context(),
+			schedule.Retry{EventID: fmt.Sprint(i), Key: key, Due: due, Attempt: 2, Payload: []byte("p")})
 		return err
 	}
 	for i := range most {
@@ -181,7 +182,8 @@ func TestManyRetriesBesideOneKey(t *testing.T) {
 	dues := x.rdb.ZRangeWithScores(t.Context(), keys.Single.Due(), 0, -1).Val()
 	for _, z := range dues {
 		if member, _ := z.Member.(string); member != k {
-			// A free ms is found by jumps at random: one run in a hundred has a timer further off than 16*most, one in millions this far.
+			// A free ms is found by jumps at random: one run in a hundred has a timer further off than 16*most, one in
+			// millions this far.
 			if off := int64(z.Score) - int64(due); off < 0 || off > 64*most {
 				t.Fatalf("%s is due %d ms off", member, off)
 			}
@@ -229,7 +231,8 @@ func TestManyRetriesDueAtOnce(t *testing.T) {
 	due := schedule.Millis(x.redisNow() - time.Minute.Milliseconds())
 	ids := map[schedule.Millis]bool{}
 	for i := range n {
-		at, ok, err := x.Retry(t.Context(), schedule.Retry{EventID: fmt.Sprint(i), Key: key, Due: due, Attempt: 2, Payload: []byte("p")})
+		at, ok, err := x.Retry(t.Context(),
+			schedule.Retry{EventID: fmt.Sprint(i), Key: key, Due: due, Attempt: 2, Payload: []byte("p")})
 		if err != nil || !ok || ids[at] || at > due {
 			t.Fatalf("retry %d: due %d, %t, %v", i, at, ok, err)
 		}

@@ -127,7 +127,7 @@ func TestCancelAfterAFiring(t *testing.T) {
 	}
 }
 
-// What is in the index by mistake must not hold up what is there by right.
+// Bad entries of the index do not delay good ones.
 func TestCorruptEntries(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -172,12 +172,14 @@ func TestMarksAreNotExchangeable(t *testing.T) {
 	x.do("FCALL", "timer_set", 1, k+"b", "B", "PX", 60000)
 	x.do("RENAME", k+"a", k+"b")
 	x.observe(gone(k+"a"), touched(k+"b"))
-	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k+"b")); !strings.HasSuffix(got, "payload <nil> state pending]") {
+	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k+"b")); !strings.HasSuffix(got,
+		"payload <nil> state pending]") {
 		t.Errorf("timer_get after RENAME: %s, want no payload rather than B", got)
 	}
 }
 
-// payloadIs fails unless timer_get returns this payload, once an event of the key has been taken in. "<nil>" means none.
+// payloadIs fails unless timer_get returns this payload, once an event of the key has been taken in. "<nil>" means
+// none.
 func (x *index) payloadIs(key, want string) {
 	x.t.Helper()
 	x.observe(touched(key))
@@ -214,7 +216,8 @@ func TestMarksAreIntegers(t *testing.T) {
 	x.do("BGREWRITEAOF")
 	testenv.Eventually(t, time.Minute, func() bool {
 		info, _ := x.do("INFO", "persistence").(string)
-		return strings.Contains(info, "aof_rewrite_in_progress:0") && strings.Contains(info, "aof_rewrite_scheduled:0") &&
+		return strings.Contains(info, "aof_rewrite_in_progress:0") &&
+			strings.Contains(info, "aof_rewrite_scheduled:0") &&
 			strings.Contains(info, "aof_rewrites:1")
 	}, "the append-only file to be rewritten")
 	server.Restart()
@@ -352,7 +355,8 @@ func TestKeysThatRunOutAfterTheYear9999(t *testing.T) {
 		x.do(command...)
 		x.do("SET", "app1:b:c:not taken in", "p", "PXAT", int64(math.MaxInt64))
 		for _, key := range []string{k, "app1:b:c:not taken in"} {
-			if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, key)); !strings.HasPrefix(got, fmt.Sprint("[due ", int64(latest), " ")) {
+			if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, key)); !strings.HasPrefix(got,
+				fmt.Sprint("[due ", int64(latest), " ")) {
 				t.Errorf("%v: timer_get: %s", command, got)
 			}
 			if got := x.inspect(key).Timers; len(got) != 1 || got[0].Due.Year() != 9999 {

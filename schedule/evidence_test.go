@@ -32,7 +32,7 @@ func auditOf(t testing.TB, n *schedule.Node) schedule.Observed {
 	return all
 }
 
-// sameCounts tells whether two audits did the same to timers.
+// sameCounts reports whether two audits did the same to timers.
 func sameCounts(a, b schedule.Observed) bool {
 	return a.Rescheduled == b.Rescheduled && a.Cancelled == b.Cancelled && a.Kept == b.Kept
 }
@@ -81,8 +81,8 @@ func TestAudit(t *testing.T) {
 	}
 }
 
-// Whatever else makes keys vanish, an audit takes none of those for deleted, nor does one that follows. What is deleted
-// after the first is found by the second, though.
+// If keys vanish for another reason, neither this audit nor the next one takes them for deleted. But the second audit
+// finds keys that were deleted after the first.
 func TestAbsenceProvesNothing(t *testing.T) {
 	t.Parallel()
 	for name, vanish := range map[string]func(x *index){
@@ -166,7 +166,8 @@ func evictAll(x *index) {
 	x.do("CONFIG", "SET", "maxmemory-policy", "volatile-random", "maxmemory", "1")
 	x.refuses("OOM", "SET", "foreign", "v")
 	testenv.Eventually(x.t, time.Minute, func() bool {
-		return x.rdb.Do(x.t.Context(), "SET", "foreign", "v").Err() != nil && x.do("EXISTS", "a:b:c:1", "a:b:c:2") == int64(0)
+		return x.rdb.Do(x.t.Context(), "SET", "foreign", "v").Err() != nil &&
+			x.do("EXISTS", "a:b:c:1", "a:b:c:2") == int64(0)
 	}, "the keys to be evicted")
 	x.do("CONFIG", "SET", "maxmemory", "0", "maxmemory-policy", "noeviction")
 }

@@ -5,15 +5,16 @@ import (
 	"time"
 )
 
-// ClaimInFull is Claim by the script that can do everything.
+// ClaimInFull is Claim by a look at all that may be there.
 func (n *Node) ClaimInFull(ctx context.Context, r ClaimRequest, lease time.Duration) ClaimResult {
-	return n.claimInFull(ctx, []ClaimRequest{r}, lease)[0]
+	r.full = true
+	return n.claimAll(ctx, []ClaimRequest{r}, lease)[0]
 }
 
-// ClaimShort is Claim by the short way alone. It tells whether that did.
-func (n *Node) ClaimShort(ctx context.Context, r ClaimRequest, lease time.Duration) (c ClaimResult, done bool) {
-	results, unusual := n.claimShort(ctx, []ClaimRequest{r}, lease)
-	return results[0], len(unusual) == 0
+// ClaimUsually is Claim without planning, and reports whether all was as usual.
+func (n *Node) ClaimUsually(ctx context.Context, r ClaimRequest, lease time.Duration) (c ClaimResult, usual bool) {
+	c = n.claimAll(ctx, []ClaimRequest{r}, lease)[0]
+	return c, !c.full
 }
 
 // MoveTwice is Move by a call that a client repeats, because it has lost the first reply.
@@ -28,7 +29,7 @@ func (s *Schedule) MoveTwice(ctx context.Context, m Move) (results []MoveResult)
 // HearSince says since when every event was heard, as StartHearing does of now.
 func (n *Node) HearSince(since Millis) { n.hearSince(since) }
 
-// Unchanged has what is known of a cluster's masters count as unchanged for long. asked tells whether all slots were
+// Unchanged makes the known masters of a cluster count as unchanged for long. asked reports whether all slots were
 // asked for since.
 func (ix *Index) Unchanged() (asked func() bool) {
 	c := ix.topology.(*passing).topology.(*cluster)

@@ -23,7 +23,8 @@ func walk(t testing.TB, s *schedule.Schedule, q query.Query, most query.Most) (t
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(found.Timers) > most.Timers || found.Full && len(found.Timers) != most.Timers || found.Looked < last.Looked {
+		if len(found.Timers) > most.Timers || found.Full && len(found.Timers) != most.Timers ||
+			found.Looked < last.Looked {
 			t.Fatalf("found %+v after %+v with %+v", found, last, most)
 		}
 		for _, timer := range found.Timers {
@@ -35,7 +36,8 @@ func walk(t testing.TB, s *schedule.Schedule, q query.Query, most query.Most) (t
 		if last = found; found.Next.IsZero() {
 			return timers, last
 		}
-		if place, err = query.ParsePlace(found.Next.String()); err != nil || place != found.Next || strings.Trim(place.String(), urlSafe) != "" {
+		if place, err = query.ParsePlace(found.Next.String()); err != nil || place != found.Next ||
+			strings.Trim(place.String(), urlSafe) != "" {
 			t.Fatalf("place %q, %v", found.Next, err)
 		}
 	}
@@ -44,13 +46,16 @@ func walk(t testing.TB, s *schedule.Schedule, q query.Query, most query.Most) (t
 const urlSafe = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 
 func say(timer query.Timer) string {
-	return fmt.Sprint(timer.Key, " ", timer.Due.UnixMilli(), " ", timer.State, " ", timer.Beside, " ", timer.Parked, " ", timer.Attempt)
+	return fmt.Sprint(timer.Key, " ", timer.Due.UnixMilli(), " ", timer.State, " ", timer.Beside, " ", timer.Parked,
+		" ", timer.Attempt)
 }
 
-// isMeant tells whether a query means a timer, by what its fields say.
+// isMeant reports whether a query selects a timer, by the timer's fields.
 func isMeant(q query.Query, timer query.Timer) bool {
-	return q.Namespace.Match(timer.Key) && strings.HasPrefix(timer.Key.String(), q.Prefix) && strings.Contains(timer.Key.ID, q.ID) &&
-		(len(q.States) == 0 || slices.Contains(q.States, timer.State)) && !timer.Due.Before(q.From) && (q.Before.IsZero() || timer.Due.Before(q.Before))
+	return q.Namespace.Match(timer.Key) && strings.HasPrefix(timer.Key.String(), q.Prefix) &&
+		strings.Contains(timer.Key.ID, q.ID) &&
+		(len(q.States) == 0 || slices.Contains(q.States, timer.State)) && !timer.Due.Before(q.From) &&
+		(q.Before.IsZero() || timer.Due.Before(q.Before))
 }
 
 // listed returns those timers of a list that a query means.
@@ -68,7 +73,7 @@ func listed(t testing.TB, s *schedule.Schedule, q query.Query) (timers []string)
 	return timers
 }
 
-// compare walks a schedule in steps of all kinds, by queries of all kinds, and compares what it finds with the list.
+// compare walks a schedule in steps of all kinds, by queries of all kinds, and compares the finds with the list.
 func compare(t *testing.T, s *schedule.Schedule, from, before time.Time, steps ...query.Most) {
 	t.Helper()
 	for _, q := range []query.Query{
@@ -88,7 +93,8 @@ func compare(t *testing.T, s *schedule.Schedule, from, before time.Time, steps .
 		for _, most := range steps {
 			got, last := walk(t, s, q, most)
 			if !slices.Equal(got, want) {
-				t.Fatalf("%+v in steps of %+v: found %d\n\t%s\nwant %d\n\t%s", q, most, len(got), strings.Join(got, "\n\t"), len(want), strings.Join(want, "\n\t"))
+				t.Fatalf("%+v in steps of %+v: found %d\n\t%s\nwant %d\n\t%s", q, most, len(got),
+					strings.Join(got, "\n\t"), len(want), strings.Join(want, "\n\t"))
 			}
 			if last.Looked != last.Total || last.Total < int64(len(want)) {
 				t.Errorf("%+v: looked at %d of %d", q, last.Looked, last.Total)
@@ -97,7 +103,7 @@ func compare(t *testing.T, s *schedule.Schedule, from, before time.Time, steps .
 	}
 }
 
-// What is found page by page is what a list has: all kinds of timers, many of the same due time.
+// The pages together have the timers of a list: all kinds of timers, many of the same due time.
 func TestFind(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -115,9 +121,10 @@ func TestFind(t *testing.T) {
 	due := far()
 	x.setMany("a", 40, due, 0)
 	x.setMany("b", 60, due-30, 1)
-	steps := []query.Most{{Timers: 1}, {Timers: 7}, {Timers: 1000}, {Timers: 3, Entries: 1}, {Timers: 50, Entries: 10}, {Timers: 5, Time: 1}}
+	steps := []query.Most{{Timers: 1}, {Timers: 7}, {Timers: 1000}, {Timers: 3, Entries: 1}, {Timers: 50, Entries: 10},
+		{Timers: 5, Time: 1}}
 	compare(t, x.Schedule, time.UnixMilli(due-20), time.UnixMilli(due+1), steps...)
-	x.claimFor(time.Hour) // holds, and claims what is owed
+	x.claimFor(time.Hour) // holds, and claims owed timers
 	x.becomeDue("held:b:c:3")
 	x.claimFor(time.Hour)
 	compare(t, x.Schedule, time.UnixMilli(due-1000), time.UnixMilli(due), steps...)
@@ -137,7 +144,8 @@ func TestFindInACluster(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	compare(t, x.Schedule, time.UnixMilli(due-100), time.UnixMilli(due), query.Most{Timers: 77}, query.Most{Timers: 1000})
+	compare(t, x.Schedule, time.UnixMilli(due-100), time.UnixMilli(due), query.Most{Timers: 77},
+		query.Most{Timers: 1000})
 }
 
 // Timers that come and go take no other one with them, and bring none twice.
@@ -149,7 +157,8 @@ func TestFindWhileTimersComeAndGo(t *testing.T) {
 	var got []string
 	var place query.Place
 	for {
-		found, err := query.Find(t.Context(), x.Schedule, query.Query{Namespace: keys.Namespace{App: "a"}}, place, query.Most{Timers: 90})
+		found, err := query.Find(t.Context(), x.Schedule, query.Query{Namespace: keys.Namespace{App: "a"}}, place,
+			query.Most{Timers: 90})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -187,7 +196,8 @@ func TestFindTellsOfPayloads(t *testing.T) {
 	}
 }
 
-// BenchmarkFind tells how long a page takes among many timers, and the slowest of its commands, at the beginning, in the middle, and
+// BenchmarkFind tells how long a page takes among many timers, and the slowest of its commands, at the beginning, in
+// the middle, and
 // where nothing matches.
 //
 //	go test ./schedule -run '^$' -bench Find -benchtime 5x
@@ -206,7 +216,8 @@ func BenchmarkFind(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	middle, err := query.Find(b.Context(), x.Schedule, query.Query{From: time.UnixMilli(due + n/spread/2)}, query.Place{}, query.Most{})
+	middle, err := query.Find(b.Context(), x.Schedule, query.Query{From: time.UnixMilli(due + n/spread/2)},
+		query.Place{}, query.Most{})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -223,7 +234,8 @@ func BenchmarkFind(b *testing.B) {
 			x.do("SLOWLOG", "RESET")
 			looked := int64(0)
 			for b.Loop() {
-				found, err := query.Find(b.Context(), x.Schedule, c.q, c.from, query.Most{Payload: 200, Time: time.Minute})
+				found, err := query.Find(b.Context(), x.Schedule, c.q, c.from,
+					query.Most{Payload: 200, Time: time.Minute})
 				if err != nil {
 					b.Fatal(err)
 				}

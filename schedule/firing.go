@@ -53,7 +53,8 @@ type Firing struct {
 	// Held says that it was held, and becomes a dead letter instead of an event.
 	Held bool
 
-	// Fault says why a repetition cannot begin, and becomes a dead letter instead of an event; it is empty for a firing.
+	// Fault says why a repetition cannot begin, and becomes a dead letter instead of an event; it is empty for a
+	// firing.
 	Fault string
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// minutes returns what a forecast says: "minute:timers" of those that have any, counted from the first one.
+// minutes formats a forecast: "minute:timers" for each minute with timers, counted from the first one.
 func minutes(f query.Forecast) (said string) {
 	for i, m := range f.Minutes[:f.Known] {
 		if m.Due > 0 {
@@ -19,7 +19,8 @@ func minutes(f query.Forecast) (said string) {
 	return said
 }
 
-// thisMinute returns when the present minute began on the server's clock, and waits for the next one where little is left of it.
+// thisMinute returns when the present minute began on the server's clock, and waits for the next one where little is
+// left of it.
 func (x *index) thisMinute() time.Time {
 	x.t.Helper()
 	now := time.UnixMilli(x.redisNow()).UTC()
@@ -31,15 +32,17 @@ func (x *index) thisMinute() time.Time {
 	return begin
 }
 
-// A forecast counts by minute what becomes due, of all namespaces or of one, and what is due already beside that.
+// A forecast counts by minute the timers that become due, of all namespaces or of one, and beside that the due ones.
 func TestForecast(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
-	if f, err := query.ForecastAll(t.Context(), x.Schedule, 3); err != nil || minutes(f) != "" || f.Owed != 0 || len(f.Minutes) != 3 {
+	if f, err := query.ForecastAll(t.Context(), x.Schedule, 3); err != nil || minutes(f) != "" || f.Owed != 0 ||
+		len(f.Minutes) != 3 {
 		t.Fatalf("of nothing: %+v, %v", f, err)
 	}
 	all := func(query.Forecast) bool { return true }
-	if f, err := query.ForecastOf(t.Context(), x.Schedule, keys.Namespace{App: "shop"}, 3, all); err != nil || f.Known != 3 || minutes(f) != "" {
+	if f, err := query.ForecastOf(t.Context(), x.Schedule, keys.Namespace{App: "shop"}, 3, all); err != nil ||
+		f.Known != 3 || minutes(f) != "" {
 		t.Fatalf("of nothing: %+v, %v", f, err)
 	}
 	x.do("FCALL", "timer_set", 1, "shop:a:b:owed", "v", "PX", 1)
@@ -69,7 +72,8 @@ func TestForecast(t *testing.T) {
 	if err != nil || minutes(f) != "0:1 1:3 59:1 " || f.Owed != 2 || f.Known != 60 || f.Looked != f.Total {
 		t.Errorf("of a namespace: %s%+v, %v", minutes(f), f, err)
 	}
-	if f, err := query.ForecastAll(t.Context(), x.Schedule, 24*60+1); err != nil || minutes(f) != "0:3 1:9 59:3 60:3 1440:3 " {
+	if f, err := query.ForecastAll(t.Context(), x.Schedule, 24*60+1); err != nil ||
+		minutes(f) != "0:3 1:9 59:3 60:3 1440:3 " {
 		t.Errorf("of a day: %s, %v", minutes(f), err)
 	}
 }
@@ -82,11 +86,13 @@ func TestForecastThatIsEndedEarly(t *testing.T) {
 	for minute := range 4 {
 		x.setMany(fmt.Sprint("app", minute), 1000, begin.Add(time.Minute*time.Duration(minute+1)).UnixMilli(), 1)
 	}
-	f, err := query.ForecastOf(t.Context(), x.Schedule, keys.Namespace{App: "app2"}, 60, func(f query.Forecast) bool { return f.Looked < 2500 })
+	f, err := query.ForecastOf(t.Context(), x.Schedule, keys.Namespace{App: "app2"}, 60,
+		func(f query.Forecast) bool { return f.Looked < 2500 })
 	if err != nil || f.Known != 3 || minutes(f) != "" || f.Looked < 2500 || f.Looked > 3000 || f.Total != 4000 {
-		t.Errorf("%s%+v, %v; want what was known after 2500 of 4000 timers", minutes(f), f, err)
+		t.Errorf("%s%+v, %v; want the counts after 2500 of 4000 timers", minutes(f), f, err)
 	}
-	f, err = query.ForecastOf(t.Context(), x.Schedule, keys.Namespace{App: "app2"}, 4, func(query.Forecast) bool { return true })
+	f, err = query.ForecastOf(t.Context(), x.Schedule, keys.Namespace{App: "app2"}, 4,
+		func(query.Forecast) bool { return true })
 	if err != nil || f.Known != 4 || minutes(f) != "3:1000 " {
 		t.Errorf("%s%+v, %v", minutes(f), f, err)
 	}
@@ -109,7 +115,8 @@ func TestForecastOfACluster(t *testing.T) {
 	if err != nil || sum != n+1 || f.Moving != 0 || f.Owed != 0 {
 		t.Errorf("%+v, %v; want %d timers", f, err, n+1)
 	}
-	f, err = query.ForecastOf(t.Context(), x.Schedule, keys.Namespace{App: "a"}, 15, func(query.Forecast) bool { return true })
+	f, err = query.ForecastOf(t.Context(), x.Schedule, keys.Namespace{App: "a"}, 15,
+		func(query.Forecast) bool { return true })
 	sum = 0
 	for _, m := range f.Minutes {
 		sum += m.Due
@@ -119,8 +126,8 @@ func TestForecastOfACluster(t *testing.T) {
 	}
 }
 
-// What is due already is the same, whether all namespaces are asked for or one, and a timer that repeats counts for each of its
-// occurrences in the window.
+// The number of due timers is the same for all namespaces and for one, and a repeating timer counts for each occurrence
+// in the window.
 func TestForecastOfRepetitionsAndHeldTimers(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

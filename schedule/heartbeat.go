@@ -71,8 +71,8 @@ func (s Self) Fingerprint() string {
 	return fmt.Sprintf("%.4x", sha256.Sum256(text))
 }
 
-// Heartbeat records that a timerd is alive, with its description, and returns it among those whose last heartbeat is
-// not older than ttl. A heartbeat later than now, by a clock that was ahead, counts for nothing. The silent are kept
+// Heartbeat records that a timerd is alive, with its description, and returns it among the timerds whose last heartbeat
+// is not older than ttl. A heartbeat later than now, by a clock that was ahead, counts for nothing. The silent are kept
 // for a day, or until they are heard of again.
 func (n *Node) Heartbeat(ctx context.Context, self Self, ttl time.Duration) (Standing, error) {
 	self.Silence = ttl.Milliseconds()
@@ -89,8 +89,10 @@ func (n *Node) Heartbeat(ctx context.Context, self Self, ttl time.Duration) (Sta
 			return Standing{}, fmt.Errorf("schedule: heartbeat: %w", err)
 		}
 	}
-	names := []string{keys.Single.Members(), keys.Single.About(), keys.Single.Counts(), keys.Single.Unable(), keys.Single.Silent()}
-	args := []any{self.Instance, ttl.Milliseconds(), said, counts, self.CannotPublish, AheadBy.Milliseconds(), self.Steady}
+	names := []string{keys.Single.Members(), keys.Single.About(), keys.Single.Counts(), keys.Single.Unable(),
+		keys.Single.Silent()}
+	args := []any{self.Instance, ttl.Milliseconds(), said, counts, self.CannotPublish, AheadBy.Milliseconds(),
+		self.Steady}
 	reply, err := ReadReply(n.schedule.step("heartbeat").Run(ctx, n.schedule.rdb, names, args...), 3, 0)
 	if err != nil {
 		return Standing{}, fmt.Errorf("schedule: heartbeat: %w", err)

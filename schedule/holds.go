@@ -25,7 +25,9 @@ const (
 )
 
 // ErrTooManyHolds says that there is no room for another hold.
-var ErrTooManyHolds = fmt.Errorf("there is no room for another hold: there may be %d, with %d bytes in all: resume one, or hold a namespace that covers several, such as the app",
+var ErrTooManyHolds = fmt.Errorf(
+	"there is no room for another hold: there may be %d, with %d bytes in all: resume one, "+
+		"or hold a namespace that covers several, such as the app",
 	MaxHolds, maxHoldsBytes)
 
 // ResumeKind is the fate of held timers at the end of their hold.
@@ -40,7 +42,7 @@ const (
 )
 
 // Hold keeps the timers of a namespace from being claimed. While it is being resumed, only the timers that are already
-// held wait for their release. Times are those of the Redis server's clock, in ms.
+// held wait for their release. Times are of the Redis server's clock, in ms.
 type Hold struct {
 	Namespace keys.Namespace `json:"-"`
 	Since     Millis         `json:"since"`
@@ -109,7 +111,8 @@ func (l *HoldList) Covers(k keys.Key, due Millis) bool { return l.Over(k, due) !
 
 // Over returns a hold that covers a timer with the given due time, or nil.
 func (l *HoldList) Over(k keys.Key, due Millis) *Hold {
-	if i := slices.IndexFunc(l.Holds, func(h Hold) bool { return h.holds(due, l.Now) && h.Namespace.Match(k) }); i >= 0 {
+	if i := slices.IndexFunc(l.Holds,
+		func(h Hold) bool { return h.holds(due, l.Now) && h.Namespace.Match(k) }); i >= 0 {
 		return &l.Holds[i]
 	}
 	return nil
@@ -145,7 +148,8 @@ func (l *HoldList) text() string {
 		if cutoff > 0 {
 			until = 0
 		}
-		fmt.Fprintf(&b, "%d,%d,%d,%d,%d:%s%s%s", until, cutoff, len(n.App), len(n.Module), len(n.Type), n.App, n.Module, n.Type)
+		fmt.Fprintf(&b, "%d,%d,%d,%d,%d:%s%s%s", until, cutoff, len(n.App), len(n.Module), len(n.Type), n.App, n.Module,
+			n.Type)
 	}
 	return b.String()
 }
@@ -203,7 +207,8 @@ func (s *Schedule) Holds(ctx context.Context) (*HoldList, error) {
 			err = json.Unmarshal([]byte(fields.Val()[name]), &h)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("schedule: the hold of %q in %s cannot be read: %w; a later version may have written it: use that, or remove the field", name, keys.Single.Holds(), err)
+			return nil, fmt.Errorf("schedule: the hold of %q in %s cannot be read: %w; "+
+				"a later version may have written it: use that, or remove the field", name, keys.Single.Holds(), err)
 		}
 		h.Namespace = n
 		h.next, _ = strconv.ParseFloat(fields.Val()[nextField+n.String()], 64)
@@ -237,7 +242,8 @@ func (l *HoldList) Put(ctx context.Context, h Hold) error {
 	if err != nil {
 		return fmt.Errorf("schedule: hold %s: %w", h.Namespace, err)
 	}
-	holds := append(slices.DeleteFunc(slices.Clone(l.Holds), func(o Hold) bool { return o.Namespace == h.Namespace }), h)
+	holds := append(slices.DeleteFunc(slices.Clone(l.Holds), func(o Hold) bool { return o.Namespace == h.Namespace }),
+		h)
 	next := HoldList{Holds: holds}
 	if l.Find(h.Namespace) == nil && (len(holds) > MaxHolds || len(next.text()) > maxHoldsBytes) {
 		return fmt.Errorf("hold %s: %w", h.Namespace, ErrTooManyHolds)
@@ -354,7 +360,8 @@ func (n *Node) LookHeld(ctx context.Context, cutoff Millis, of keys.Namespace) (
 			if err != nil {
 				return err
 			}
-			parts = append(parts, HeldPart{keys.Partition(pair[0]), int64(count), count != math.Trunc(count), count < 0})
+			parts = append(parts,
+				HeldPart{keys.Partition(pair[0]), int64(count), count != math.Trunc(count), count < 0})
 		}
 		return nil
 	})

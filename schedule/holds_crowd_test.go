@@ -14,8 +14,9 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// The timers of others are claimed from among those that are held before many of these are moved: first ones, one in the middle
-// though all are due in the same ms, and what becomes due meanwhile, also where what was looked at last is cancelled.
+// Timers that are not held are claimed before many held ones are moved: the first ones, one in the middle although all
+// are due in the same ms, and ones that become due meanwhile; also after the timer at which the last look ended was
+// cancelled.
 func TestOthersAreClaimedBesideHeldTimers(t *testing.T) {
 	t.Parallel()
 	const held = 6000
@@ -90,7 +91,7 @@ func TestOthersAreClaimedBesideHeldTimers(t *testing.T) {
 		}
 	}
 	if claimed != 3 {
-		t.Errorf("%d claimed of the three behind those that are held", claimed)
+		t.Errorf("%d claimed of the three behind the held ones", claimed)
 	}
 	found, err := x.ScanDue(t.Context(), time.Second, lease)
 	if err != nil || found.Held != held/2 || found.Firing != 0 || found.Pending != 0 || len(found.Heads) != 0 {
@@ -154,7 +155,8 @@ func TestShiftOfManyOfOneKey(t *testing.T) {
 	}
 }
 
-// However many holds somebody wants, claims read a few, and the error says what to do. What is held can be changed and ended.
+// However many holds somebody makes, claims read only a few, and the error has the fix. Existing holds can be changed
+// and ended.
 func TestTooManyHolds(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -169,14 +171,17 @@ func TestTooManyHolds(t *testing.T) {
 			x := newIndex(t)
 			l, n := x.list(), 0
 			put := func(i int, reason string) error {
-				h := schedule.Hold{Namespace: namespace(t, fmt.Sprintf("%s%d:%[1]s:%[1]s", test.name, i)), Since: l.Now, Reason: reason}
+				h := schedule.Hold{Namespace: namespace(t, fmt.Sprintf("%s%d:%[1]s:%[1]s", test.name, i)), Since: l.Now,
+					Reason: reason}
 				return l.Put(t.Context(), h)
 			}
 			var err error
 			for ; n < 5000 && err == nil; n++ {
 				err = put(n, "")
 			}
-			if !errors.Is(err, schedule.ErrTooManyHolds) || !strings.Contains(err.Error(), "resume one, or hold a namespace that covers several") || n-1 != test.most {
+			if !errors.Is(err, schedule.ErrTooManyHolds) ||
+				!strings.Contains(err.Error(), "resume one, or hold a namespace that covers several") ||
+				n-1 != test.most {
 				t.Errorf("%d holds, then: %v; want %d", n-1, err, test.most)
 			}
 			if bytes, _ := x.do("HSTRLEN", keys.Single.Data(), ":h:").(int64); bytes == 0 || bytes > 4096+20 {
@@ -195,7 +200,8 @@ func TestTooManyHolds(t *testing.T) {
 	}
 }
 
-// What a resume frees among many that another hold covers is claimed before all of these are moved, though claims had looked at
+// What a resume frees among many that another hold covers is claimed before all of these are moved, though claims had
+// looked at
 // it while it was held.
 func TestFreedBesideHeldTimers(t *testing.T) {
 	t.Parallel()

@@ -14,8 +14,8 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// holdModel plays random steps of holds, resumes, claims, moves and cancellations, each of which may be the last one of a timerd that
-// dies, and knows what must become of every timer.
+// holdModel plays random steps of holds, resumes, claims, moves and cancellations, and knows the right fate of every
+// timer. Each step may be the last one of a timerd that dies.
 type holdModel struct {
 	*index
 	rt     *rapid.T
@@ -29,11 +29,13 @@ type holdModel struct {
 }
 
 func (m *holdModel) key() string {
-	return fmt.Sprintf("%s:t:%d", rapid.SampledFrom([]string{"shop:order", "shop:basket", "pay:card"}).Draw(m.rt, "of"), rapid.IntRange(0, 5).Draw(m.rt, "id"))
+	return fmt.Sprintf("%s:t:%d", rapid.SampledFrom([]string{"shop:order", "shop:basket", "pay:card"}).Draw(m.rt, "of"),
+		rapid.IntRange(0, 5).Draw(m.rt, "id"))
 }
 
 func (m *holdModel) namespace() keys.Namespace {
-	return namespace(m.t, rapid.SampledFrom([]string{"shop", "shop:order", "pay:card:t", "*:order", "*"}).Draw(m.rt, "namespace"))
+	return namespace(m.t,
+		rapid.SampledFrom([]string{"shop", "shop:order", "pay:card:t", "*:order", "*"}).Draw(m.rt, "namespace"))
 }
 
 // set sets a timer. One of the key that is pending is replaced.
@@ -139,7 +141,8 @@ func (m *holdModel) resume() {
 		return
 	}
 	h := rapid.SampledFrom(l.Holds).Draw(m.rt, "hold")
-	kind := rapid.SampledFrom([]schedule.ResumeKind{schedule.ResumeNow, schedule.ResumeRate, schedule.ResumeShift, schedule.ResumeDead}).Draw(m.rt, "kind")
+	kind := rapid.SampledFrom([]schedule.ResumeKind{schedule.ResumeNow, schedule.ResumeRate, schedule.ResumeShift,
+		schedule.ResumeDead}).Draw(m.rt, "kind")
 	h.Resume = &schedule.Resume{Kind: kind, Rate: 500, At: l.Now}
 	m.put(h, l)
 }
@@ -241,14 +244,16 @@ func (m *holdModel) end() {
 		}
 		m.settle(m.claimFor(lease).Firings)
 	}
-	for _, name := range []string{keys.Single.Due(), keys.Single.Data(), keys.Single.Firing(), keys.Single.FiringData()} {
+	for _, name := range []string{keys.Single.Due(), keys.Single.Data(), keys.Single.Firing(),
+		keys.Single.FiringData()} {
 		if n := m.do("EXISTS", name); n != int64(0) {
 			m.rt.Fatalf("%s is left: %q", name, m.state())
 		}
 	}
 }
 
-// Whatever is held, resumed, interrupted, repeated, moved and cancelled in whatever order: nothing is claimed under a hold unless it
+// Whatever is held, resumed, interrupted, repeated, moved and cancelled in whatever order: nothing is claimed under a
+// hold unless it
 // may have been published, each timer fires or is cancelled, and none does both.
 func TestRandomHolds(t *testing.T) {
 	t.Parallel()
@@ -256,16 +261,19 @@ func TestRandomHolds(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		x.do("FLUSHDB")
 		m := &holdModel{
-			index: x, rt: rt, open: map[string]bool{}, of: map[string]string{}, ended: map[string]string{}, places: map[string]schedule.HeldAt{},
+			index: x, rt: rt, open: map[string]bool{}, of: map[string]string{}, ended: map[string]string{},
+			places: map[string]schedule.HeldAt{},
 		}
 		m.list()
 		steps := map[string]func(){
-			"set": m.set, "cancel": m.cancel, "move": m.move, "hold": m.hold, "resume": m.resume, "release": m.release, "claim": m.claim,
-			"wait": func() { x.awaitClock(x.redisNow() + 10) },
+			"set": m.set, "cancel": m.cancel, "move": m.move, "hold": m.hold, "resume": m.resume, "release": m.release,
+			"claim": m.claim,
+			"wait":  func() { x.awaitClock(x.redisNow() + 10) },
 		}
 		for range rapid.IntRange(10, 60).Draw(rt, "steps") {
 			steps[rapid.SampledFrom([]string{
-				"set", "set", "set", "cancel", "move", "move", "hold", "resume", "release", "release", "claim", "claim", "claim", "wait",
+				"set", "set", "set", "cancel", "move", "move", "hold", "resume", "release", "release", "claim", "claim",
+				"claim", "wait",
 			}).Draw(rt, "step")]()
 		}
 		m.end()

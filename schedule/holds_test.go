@@ -104,7 +104,8 @@ func (x *index) becomeDue(names ...string) int64 {
 
 func TestHeldTimersAreNotClaimed(t *testing.T) {
 	t.Parallel()
-	for _, held := range []string{"app1", "app1:trans", "app1:trans:notice", "*:trans", "*:*:notice", "app1:*:notice", "*"} {
+	for _, held := range []string{"app1", "app1:trans", "app1:trans:notice", "*:trans", "*:*:notice", "app1:*:notice",
+		"*"} {
 		t.Run(held, func(t *testing.T) {
 			t.Parallel()
 			x := newIndex(t)
@@ -141,7 +142,8 @@ func TestHeldTimersAreNotClaimed(t *testing.T) {
 	}
 }
 
-// A claim by a list that is not up to date any more finds that out, and claims all the same: nobody waits for the next reading.
+// A claim by a list that is not up to date any more finds that out, and claims all the same: nobody waits for the next
+// reading.
 func TestClaimsGoOnWhenTheListChanges(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(x *index){
@@ -170,11 +172,13 @@ func TestClaimsGoOnWhenTheListChanges(t *testing.T) {
 	}
 }
 
-// What a resume of each kind makes of a held timer, of one that is set again meanwhile, and of one that becomes due after it.
+// What a resume of each kind makes of a held timer, of one that is set again meanwhile, and of one that becomes due
+// after it.
 func TestResumes(t *testing.T) {
 	t.Parallel()
 	const again, later = "app1:trans:notice:2", "app1:trans:notice:3"
-	start := func(t *testing.T, kind schedule.ResumeKind) (x *index, was int64, l *schedule.HoldList, h *schedule.Hold) {
+	start := func(t *testing.T, kind schedule.ResumeKind) (x *index, was int64, l *schedule.HoldList,
+		h *schedule.Hold) {
 		t.Helper()
 		x = newIndex(t)
 		x.hold("app1")
@@ -307,7 +311,8 @@ func TestResumeLeavesToAnother(t *testing.T) {
 	x.stateIs("shop:order:t:1", "held payload of shop:order:t:1")
 }
 
-// A step of a resume that comes after the list has changed does nothing; nor does a change of a list that somebody else has
+// A step of a resume that comes after the list has changed does nothing; nor does a change of a list that somebody else
+// has
 // changed. A claim that knows of a hold which the server's copy has lost holds all the same.
 func TestStaleHolders(t *testing.T) {
 	t.Parallel()
@@ -318,7 +323,8 @@ func TestStaleHolders(t *testing.T) {
 	l, h := x.resume("app1", schedule.Resume{Kind: schedule.ResumeNow})
 	old := *l
 	x.hold("app1")
-	if r, err := old.Release(t.Context(), h, keys.Single, schedule.HeldAt{}, &schedule.Draw{}); err != nil || !r.Stale || r.Count > 0 {
+	if r, err := old.Release(t.Context(), h, keys.Single, schedule.HeldAt{}, &schedule.Draw{}); err != nil ||
+		!r.Stale || r.Count > 0 {
 		t.Errorf("a step by an old list: %+v, %v", r, err)
 	}
 	if err := old.Put(t.Context(), *h); !errors.Is(err, schedule.ErrHoldsChanged) {
@@ -338,11 +344,11 @@ func TestStaleHolders(t *testing.T) {
 	if _, err := l.CopyTo(t.Context(), x.Node); err != nil || !l.Outdated() {
 		t.Errorf("%v; that the list was lost is not seen: %+v", err, l)
 	}
-	x.claims() // the copies are what is left
+	x.claims() // only the copies are left
 	if err := l.Renew(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// What is held though no hold is left can be released.
+	// A timer that is held without a hold can be released.
 	lost := &schedule.Hold{Resume: &schedule.Resume{Kind: schedule.ResumeNow}}
 	if n := x.release(l, lost, &schedule.Draw{}); n != 2 {
 		t.Errorf("%d released, want 2", n)
@@ -350,7 +356,7 @@ func TestStaleHolders(t *testing.T) {
 	x.claims(k+" deadline payload of "+k, k+"2 deadline payload of "+k+"2")
 }
 
-// What may have been published is claimed again under a hold; what is owed is held; a retry is held too.
+// A firing that may have been published is claimed again under a hold. An owed one is held, and so is a retry.
 func TestHeldFirings(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -384,7 +390,8 @@ func TestHoldUntil(t *testing.T) {
 	x := newIndex(t)
 	l := x.list()
 	until := l.Now + 400
-	if err := l.Put(t.Context(), schedule.Hold{Namespace: namespace(t, "app1"), Since: l.Now, Until: until}); err != nil {
+	if err := l.Put(t.Context(),
+		schedule.Hold{Namespace: namespace(t, "app1"), Since: l.Now, Until: until}); err != nil {
 		t.Fatal(err)
 	}
 	x.becomeDue(k)
@@ -403,7 +410,8 @@ func TestHoldsOfAnEarlierVersion(t *testing.T) {
 	x.do("HSET", keys.Single.Holds(), ":generation:", "1", `"sh|op":[a]`, `{"since":1,"reason":"older"}`)
 	n := keys.Namespace{App: `"sh|op"`, Module: "[a]"}
 	l := x.list()
-	if h := l.Find(n); h == nil || h.Reason != "older" || !l.Covers(keys.Key{App: n.App, Module: n.Module, Type: "t", ID: "1"}, 1) {
+	if h := l.Find(n); h == nil || h.Reason != "older" ||
+		!l.Covers(keys.Key{App: n.App, Module: n.Module, Type: "t", ID: "1"}, 1) {
 		t.Fatalf("the holds are %+v", l.Holds)
 	}
 	fields := func(want ...string) {

@@ -10,10 +10,11 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// countsAre fails unless the overview counts so many held, owed and firing timers, and so many of which it does not know.
+// countsAre fails unless the overview counts so many held, owed and firing timers, and so many unseen ones.
 func (x *index) countsAre(held, owed, firing, unseen int64) {
 	x.t.Helper()
-	if got, want := x.auditCounts()[0], (schedule.NamespaceCount{Namespace: keys.Other, Held: held, Owed: owed, Firing: firing}); unseen == 0 && got != want {
+	if got, want := x.auditCounts()[0], (schedule.NamespaceCount{Namespace: keys.Other, Held: held, Owed: owed,
+		Firing: firing}); unseen == 0 && got != want {
 		x.t.Errorf("an audit counts %+v, want %+v", got, want)
 	}
 	seen, err := query.CountTimers(x.t.Context(), x.Node)
@@ -21,14 +22,16 @@ func (x *index) countsAre(held, owed, firing, unseen int64) {
 		x.t.Fatal(err)
 	}
 	if seen.Held != held || seen.Owed != owed || seen.Firing != firing || seen.Unseen != unseen {
-		x.t.Errorf("%d held, %d owed, %d firing, %d unseen; want %d, %d, %d, %d", seen.Held, seen.Owed, seen.Firing, seen.Unseen, held, owed, firing, unseen)
+		x.t.Errorf("%d held, %d owed, %d firing, %d unseen; want %d, %d, %d, %d", seen.Held, seen.Owed, seen.Firing,
+			seen.Unseen, held, owed, firing, unseen)
 	}
 }
 
 // While a resume is under way every view says held of what the next claim would hold, and of nothing else.
 func TestStatesDuringAResume(t *testing.T) {
 	t.Parallel()
-	const released, retried, owed, later = "app1:trans:notice:released", k, "app1:trans:notice:owed", "app1:trans:notice:later"
+	const released, retried = "app1:trans:notice:released", k
+	const owed, later = "app1:trans:notice:owed", "app1:trans:notice:later"
 	x := newIndex(t)
 	x.hold("app1")
 	x.becomeDue(released)
@@ -97,8 +100,8 @@ func TestGivenBackIsFiring(t *testing.T) {
 	x.countsAre(1, 0, 2, 0)
 }
 
-// Without a claim, as while NATS is away, nobody has looked at what is due. What is held of it is counted all the same, or it
-// is said that it is not known.
+// Without a claim, as while NATS is away, nobody has looked at the due timers. The held ones among them are counted all
+// the same, or reported as unknown.
 func TestHeldBeforeAnyClaim(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -116,19 +119,20 @@ func TestHeldBeforeAnyClaim(t *testing.T) {
 		t.Errorf("%+v, %v; want 1600 of 2600 that are not known", seen, err)
 	}
 	held := 0
-	if err := query.Names(t.Context(), x.Schedule, query.Query{Namespace: keys.Namespace{App: "a"}}, func(p query.Page) bool {
-		for _, timer := range p.Timers {
-			if timer.State == query.StateHeld {
-				held++
+	if err := query.Names(t.Context(), x.Schedule, query.Query{Namespace: keys.Namespace{App: "a"}},
+		func(p query.Page) bool {
+			for _, timer := range p.Timers {
+				if timer.State == query.StateHeld {
+					held++
+				}
 			}
-		}
-		return true
-	}); err != nil || held != 300 {
+			return true
+		}); err != nil || held != 300 {
 		t.Errorf("%d listed as held, %v; want 300", held, err)
 	}
 }
 
-// A resume waits for what is due of its namespace and was not looked at, and for nothing of its neighbours.
+// A resume waits for due timers of its namespace that nobody has looked at, and for none of its neighbours.
 func TestLookForWhatIsUnseen(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -149,7 +153,8 @@ func TestLookForWhatIsUnseen(t *testing.T) {
 			if test.owed {
 				x.observe(expired(test.key))
 			}
-			for cutoff, want := range map[int64]bool{x.redisNow(): test.unseen, x.redisNow() - 10_000: false, 0: false} {
+			for cutoff, want := range map[int64]bool{x.redisNow(): test.unseen, x.redisNow() - 10_000: false,
+				0: false} {
 				parts, err := x.LookHeld(t.Context(), schedule.Millis(cutoff), namespace(t, "app1"))
 				if err != nil || len(parts) > 1 || len(parts) == 1 != want || want && !parts[0].Unseen {
 					t.Errorf("until %d: %+v, %v; want %t", cutoff, parts, err, want)

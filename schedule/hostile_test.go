@@ -14,7 +14,7 @@ func (x *index) heldFor(calls int, args ...any) time.Duration {
 	x.do("CONFIG", "SET", "slowlog-log-slower-than", "0", "slowlog-max-len", "100")
 	for range calls {
 		x.do("SLOWLOG", "RESET")
-		_ = x.rdb.Do(x.t.Context(), args...).Err() // of what is wrong with the call
+		_ = x.rdb.Do(x.t.Context(), args...).Err() // the fault of the call
 		for _, slow := range x.rdb.SlowLogGet(x.t.Context(), -1).Val() {
 			if strings.EqualFold(slow.Args[0], fmt.Sprint(args[0])) {
 				least = min(least, slow.Duration)
@@ -24,13 +24,14 @@ func (x *index) heldFor(calls int, args ...any) time.Duration {
 	return least
 }
 
-// copying returns for how long a call holds Redis whose argument is as long as given, and which does nothing: Redis itself copies
-// what is given to a script.
+// copying returns the time for which a call with an argument of the given length holds Redis although it does nothing:
+// Redis itself copies the arguments of a script.
 func (x *index) copying(bytes int) time.Duration {
 	return x.heldFor(5, "EVAL", "return 0", 0, strings.Repeat("a", bytes))
 }
 
-// Whatever a tenant's payloads are, and whatever arguments he gives, a call of the library holds Redis for a few ms, or for a few times
+// Whatever a tenant's payloads are, and whatever arguments he gives, a call of the library holds Redis for a few ms, or
+// for a few times
 // as long as copying its arguments takes. What the bounds are for took several times as long.
 func TestHostileCallsHoldRedisBriefly(t *testing.T) {
 	x := newLargeIndex(t)
@@ -67,7 +68,8 @@ func TestHostileCallsHoldRedisBriefly(t *testing.T) {
 		{"an option of 8 MB", copied, []any{"FCALL", "timer_set", 1, k, "p", huge, 1000}},
 		{"a delay of 8 MB", copied, []any{"FCALL", "timer_set", 1, k, "p", "PX", digits}},
 		{"a limit of 8 MB", copied, []any{"FCALL", "timer_set", 1, k, "p", "PX", 1000, "LATE", digits}},
-		{"what comes behind a limit of 8 MB", copied, []any{"FCALL", "timer_set", 1, k, "p", "PX", 600_000, "LATE", 1, huge}},
+		{"what comes behind a limit of 8 MB", copied,
+			[]any{"FCALL", "timer_set", 1, k, "p", "PX", 600_000, "LATE", 1, huge}},
 		{"a trace of 8 MB", copied, []any{"FCALL", "timer_set", 1, k, "p", "PX", 600_000, "TRACE", "00-" + huge}},
 		{"an option of a repetition of 8 MB", copied, []any{"FCALL", "timer_repeat", 1, k, "p", huge, 1000}},
 		{"an interval of 8 MB", copied, []any{"FCALL", "timer_repeat", 1, k, "p", "EVERY", digits}},
@@ -124,7 +126,8 @@ func TestStatedAttemptsAmongManyValues(t *testing.T) {
 	}
 }
 
-// A hash whose JSON is just as long as a payload may be fires with it; one that is a byte longer fires without, whatever its
+// A hash whose JSON is just as long as a payload may be fires with it; one that is a byte longer fires without,
+// whatever its
 // characters become in JSON.
 func TestHashesAtTheLimit(t *testing.T) {
 	t.Parallel()

@@ -30,7 +30,7 @@ type Exported struct {
 	TraceState  string `json:"tracestate,omitempty"`
 	Expired     bool   `json:"expired,omitempty"` // it fires because of its key's expired event
 	Held        bool   `json:"held,omitempty"`    // a resume has made it a dead letter
-	// Repeat and Occurrence are those of its event.
+	// Repeat and Occurrence are fields of its event.
 	Repeat     string `json:"repeat,omitempty"`
 	Occurrence int64  `json:"occurrence,omitempty"`
 	// Repetition is nil where no occurrence follows.
@@ -83,7 +83,8 @@ func (r Record) Export(due Millis, beside bool, serial int64) Exported {
 		e.Repeat, e.Occurrence = o.Repeat, o.Number
 		if n := o.repetition; n != nil && n.serial == max(serial, -serial) {
 			e.Repetition = &ExportedRepetition{
-				Serial: n.serial, Nominal: int64(n.nominal), From: n.from, Until: n.until, Times: n.times, CatchUp: n.catchUp,
+				Serial: n.serial, Nominal: int64(n.nominal), From: n.from, Until: n.until, Times: n.times,
+				CatchUp: n.catchUp,
 				LeftOut: o.fired.numbers(), ToPlan: serial < 0,
 			}
 		}
@@ -189,11 +190,14 @@ func (i Imported) header() string {
 		}
 	}
 	if i.Late != nil {
-		b.WriteString(options(policy.Limit{Given: true, Most: time.Duration(*i.Late) * time.Millisecond, Drop: i.DropLate}))
+		b.WriteString(options(policy.Limit{Given: true, Most: time.Duration(*i.Late) * time.Millisecond,
+			Drop: i.DropLate}))
 	}
-	b.WriteString(readOrigin(i.Origin).option() + replayedOption(Millis(i.Replayed)) + traceOptions(i.TraceParent, i.TraceState))
+	b.WriteString(readOrigin(i.Origin).option() + replayedOption(Millis(i.Replayed)) + traceOptions(i.TraceParent,
+		i.TraceState))
 	if r := i.Repetition; r != nil {
-		fmt.Fprintf(&b, ";%s=%d,%d,%d,%d,%d,%d", optionRepetition, r.Serial, r.Nominal, r.From, r.Until, r.Times, r.CatchUp)
+		fmt.Fprintf(&b, ";%s=%d,%d,%d,%d,%d,%d", optionRepetition, r.Serial, r.Nominal, r.From, r.Until, r.Times,
+			r.CatchUp)
 		if len(r.LeftOut) > 0 {
 			b.WriteString(readStretches(joined(r.LeftOut)).option())
 		}
@@ -266,7 +270,7 @@ type importStep struct {
 	bytes  int   // of their payloads
 }
 
-// args are those of the step for a timer.
+// args returns the step's arguments for a timer.
 func (i Imported) args() []any {
 	place, serial := "own", int64(0)
 	if i.Beside {

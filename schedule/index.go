@@ -48,7 +48,7 @@ func (ix *Index) Partition(key string) keys.Partition { return ix.topology.parti
 func (ix *Index) Client() redis.UniversalClient { return ix.rdb }
 
 // Masters asks Redis for the servers that have partitions, and returns each with its partitions. The first one also
-// gets those that no master has: as it refuses these, they count as moving, and are not passed over in silence.
+// gets the partitions without a master: as it refuses these, they count as moving, and are not passed over in silence.
 func (ix *Index) Masters(ctx context.Context) ([]Master, error) {
 	masters, err := ix.topology.masters(ctx)
 	for i, m := range masters {

@@ -20,7 +20,8 @@ import (
 
 const lease = 10 * time.Second
 
-// brief is for how long keys live, in ms, that are to run out while a test waits, but not before its next steps: a busy machine
+// brief is for how long keys live, in ms, that are to run out while a test waits, but not before its next steps: a busy
+// machine
 // takes its time.
 const brief = 2000
 
@@ -63,7 +64,8 @@ func newIndexFor(t testing.TB, timerd, tests *redis.Client, maxPayload int) *ind
 	return x
 }
 
-// isWhole checks that each timer and each firing has its record, and each record its timer or firing: no step may leave half of one.
+// isWhole checks that each timer and each firing has its record, and each record its timer or firing: no step may leave
+// half of one.
 func (x *index) isWhole() {
 	found, err := x.ScanDue(context.Background(), schedule.Forever, time.Minute)
 	if err == nil && len(found.Torn) > 0 && !x.damaged {
@@ -257,7 +259,8 @@ func (x *index) awaitExpiry(key string) {
 // isEmpty checks that the index holds nothing but tombstones.
 func (x *index) isEmpty() {
 	x.t.Helper()
-	for _, name := range []string{keys.Single.Due(), keys.Single.Data(), keys.Single.Firing(), keys.Single.FiringData(), keys.Single.Owed()} {
+	for _, name := range []string{keys.Single.Due(), keys.Single.Data(), keys.Single.Firing(), keys.Single.FiringData(),
+		keys.Single.Owed()} {
 		if n := x.do("EXISTS", name); n != int64(0) {
 			x.t.Errorf("%s is not empty: %v", name, x.do("TYPE", name))
 		}

@@ -33,7 +33,8 @@ func (x *index) shows(name string, want ...string) query.Inspection {
 	var got []string
 	for _, i := range seen.Timers {
 		said := fmt.Sprintf("%s %d %s", i.State, i.Attempt, i.Payload)
-		for flag, is := range map[string]bool{"beside": i.Beside, "perhaps": i.Perhaps, "unheard": i.Unheard, "unread": i.Unread} {
+		for flag, is := range map[string]bool{"beside": i.Beside, "perhaps": i.Perhaps, "unheard": i.Unheard,
+			"unread": i.Unread} {
 			if is {
 				said += " " + flag
 			}
@@ -82,7 +83,8 @@ func TestInspect(t *testing.T) {
 	x.do("FCALL", "timer_set", 1, k, "three", "PX", 60000, "ATTEMPT", 7)
 	x.retry("event", x.redisNow()+30000, 2, "retry")
 	seen := x.shows(k, "pending 2 retry beside", "pending 7 three", "owed 0 two", "firing 0 one")
-	if last := seen.Timers[3]; last.Late.Most != time.Minute || last.Until.UnixMilli() != claimed.At.Add(time.Hour).UnixMilli() {
+	if last := seen.Timers[3]; last.Late.Most != time.Minute ||
+		last.Until.UnixMilli() != claimed.At.Add(time.Hour).UnixMilli() {
 		t.Errorf("%+v, claimed at %v", last, claimed.At)
 	}
 	if seen.Fired.IsZero() || seen.Now.Before(seen.Fired) {
@@ -97,12 +99,14 @@ func TestInspect(t *testing.T) {
 		t.Errorf("%+v", h)
 	}
 	x.do("PERSIST", k)
-	if seen := x.shows(k, "pending 2 retry beside", "held 0 two by app1:trans", "firing 0 one"); !seen.Trigger.Exists || !seen.Trigger.Expires.IsZero() {
+	if seen := x.shows(k, "pending 2 retry beside", "held 0 two by app1:trans", "firing 0 one"); !seen.Trigger.Exists ||
+		!seen.Trigger.Expires.IsZero() {
 		t.Errorf("%+v", seen.Trigger)
 	}
 }
 
-// What was given back and may be in NATS is told, with when it may be claimed again; so is what NATS refused.
+// Firings that were given back after perhaps being published are shown, with the time of their next claim; so are
+// firings that NATS refused.
 func TestInspectWhatWasGivenBack(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -128,7 +132,8 @@ func TestInspectWhatIsSetAside(t *testing.T) {
 	x.awaitExpiry(denied)
 	x.setAside(1)
 	seen := x.shows(denied, "owed 0 p aside: rights")
-	if timer := seen.Timers[0]; timer.Due.UnixMilli() != x.due(denied) || timer.Until.Before(seen.Now) || !seen.Trigger.Denied {
+	if timer := seen.Timers[0]; timer.Due.UnixMilli() != x.due(denied) || timer.Until.Before(seen.Now) ||
+		!seen.Trigger.Denied {
 		t.Errorf("%+v, %+v", timer, seen.Trigger)
 	}
 }

@@ -31,11 +31,14 @@ func TestLimitStaysWithItsTimer(t *testing.T) {
 		{[]any{"PX", 60000}, ":p", policy.Limit{}, ""},
 		{[]any{"PX", 60000, "ATTEMPT", 3}, "3:p", policy.Limit{}, ""},
 		{[]any{"PX", 60000, "LATE", 300000}, ";L=300000:p", most(5 * time.Minute), " late 300000"},
-		{[]any{"late", "300000", "drop", "px", 60000}, ";D=300000:p", policy.Limit{Given: true, Most: 5 * time.Minute, Drop: true}, " late 300000"},
+		{[]any{"late", "300000", "drop", "px", 60000}, ";D=300000:p",
+			policy.Limit{Given: true, Most: 5 * time.Minute, Drop: true}, " late 300000"},
 		{[]any{"NX", "LATE", 1, "ATTEMPT", 3, "PX", 60000}, "3;L=1:p", most(time.Millisecond), " late 1"},
-		{[]any{"LATE", 1, "DROP", "NX", "PX", 60000}, ";D=1:p", policy.Limit{Given: true, Most: time.Millisecond, Drop: true}, " late 1"},
+		{[]any{"LATE", 1, "DROP", "NX", "PX", 60000}, ";D=1:p",
+			policy.Limit{Given: true, Most: time.Millisecond, Drop: true}, " late 1"},
 		{[]any{"PX", 60000, "LATE", "-0"}, ";L=0:p", policy.Limit{Given: true}, ""},
-		{[]any{"PX", 60000, "LATE", int64(315360000000)}, ";L=315360000000:p", most(policy.Longest), " late 315360000000"},
+		{[]any{"PX", 60000, "LATE", int64(315360000000)}, ";L=315360000000:p", most(policy.Longest),
+			" late 315360000000"},
 	} {
 		x := newIndex(t)
 		x.do(append([]any{"FCALL", "timer_set", 1, k, "p"}, c.args...)...)
@@ -44,7 +47,8 @@ func TestLimitStaysWithItsTimer(t *testing.T) {
 		}
 		x.do("PEXPIRE", k, 90000)
 		x.observe(touched(k))
-		if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k)); !strings.HasSuffix(got, " payload p state pending"+c.get+"]") {
+		if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k)); !strings.HasSuffix(got,
+			" payload p state pending"+c.get+"]") {
 			t.Errorf("%v: timer_get: %s", c.args, got)
 		}
 		// That the key was evicted is a flag beside it.

@@ -29,8 +29,8 @@ const (
 const loadTimeout = 2 * time.Second
 
 // Load checks the version of every server and puts this program's function library in place, with its payload limit,
-// replacing another one, and the library of the steps beside those of other versions. It returns the previous limit in
-// bytes if that was different, and otherwise 0. Its error wraps ErrRedisTooOld for a server that lacks functions. An
+// replacing another one, and the library of the steps beside other versions' libraries. It returns the previous limit
+// in bytes if that was different, and otherwise 0. Its error wraps ErrRedisTooOld for a server that lacks functions. An
 // *AwayError has the masters of a cluster that could not be asked, while others could; EnsureLibrary loads the
 // libraries there once they answer, and where a server had no memory for them. Until then the steps run as scripts.
 // After an error the next call looks the masters up again.
@@ -52,7 +52,7 @@ func (s *Schedule) Load(ctx context.Context) (replaced int, err error) {
 			was, err = n.load(ctx)
 		}
 		n.setUnloaded(err != nil)
-		if redis.HasErrorPrefix(err, "OOM ") { // firing frees what it is out of
+		if redis.HasErrorPrefix(err, "OOM ") { // firing frees memory
 			err = nil
 		}
 		mu.Lock()
@@ -62,7 +62,8 @@ func (s *Schedule) Load(ctx context.Context) (replaced int, err error) {
 		}
 		return err
 	})
-	if away, is := errors.AsType[*AwayError](err); is && (len(away.Masters) == len(nodes) || errors.Is(err, ErrRedisTooOld)) {
+	if away, is := errors.AsType[*AwayError](err); is &&
+		(len(away.Masters) == len(nodes) || errors.Is(err, ErrRedisTooOld)) {
 		err = errors.Join(away.Unwrap()...)
 	}
 	return replaced, err
@@ -184,7 +185,8 @@ func (n *Node) Library(ctx context.Context) (state LibraryState, limit int, err 
 
 // listLibrary returns the function library in Redis with its code, or nil if there is none.
 func (n *Node) listLibrary(ctx context.Context) (*redis.Library, error) {
-	found, err := n.server.FunctionList(ctx, redis.FunctionListQuery{LibraryNamePattern: LibraryName, WithCode: true}).Result()
+	found, err := n.server.FunctionList(ctx,
+		redis.FunctionListQuery{LibraryNamePattern: LibraryName, WithCode: true}).Result()
 	if err != nil {
 		return nil, fmt.Errorf("schedule: list the function library: %w", err)
 	}

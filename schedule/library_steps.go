@@ -54,8 +54,8 @@ const refusedFor = 10 * time.Second
 // library loads it again, so this only spares one that begins from it.
 const unusedFor = time.Minute
 
-// ensureSteps loads the library of the steps if it is not among the names of a server's, and deletes those of this
-// database that no timerd uses any more. Whatever the server refuses is left to a later call: without the library the
+// ensureSteps loads the library of the steps if it is not among the names of a server's, and deletes this database's
+// libraries that no timerd uses any more. Whatever the server refuses is left to a later call: without the library the
 // steps run as scripts.
 func (n *Node) ensureSteps(ctx context.Context, names []string) error {
 	s := n.schedule

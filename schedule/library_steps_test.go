@@ -122,7 +122,8 @@ func TestLibrariesThatNobodyUsesAreDeleted(t *testing.T) {
 	elsewhere := newIndexFor(t, other, other, 1000)
 	young := newIndexFor(t, x.rdb, x.rdb, 999)
 	for i, name := range []string{"timerd_0x", "timerd_0_mine"} {
-		x.do("FUNCTION", "LOAD", fmt.Sprintf("#!lua name=%s\nredis.register_function('theirs_%d', function() end)\n", name, i))
+		x.do("FUNCTION", "LOAD",
+			fmt.Sprintf("#!lua name=%s\nredis.register_function('theirs_%d', function() end)\n", name, i))
 	}
 	want := func(names ...string) {
 		t.Helper()
@@ -161,7 +162,8 @@ func TestStepsRunAsScriptsWhereTheirNameIsTaken(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
 	x.do("FUNCTION", "DELETE", x.StepsName())
-	x.do("FUNCTION", "LOAD", fmt.Sprintf("#!lua name=theirs\nredis.register_function('%s_claim', function() end)\n", x.StepsName()))
+	x.do("FUNCTION", "LOAD",
+		fmt.Sprintf("#!lua name=theirs\nredis.register_function('%s_claim', function() end)\n", x.StepsName()))
 	x.ForgetRefusal()
 	x.ensures()
 	if has, err := x.HasSteps(t.Context()); err != nil || has {
@@ -235,14 +237,16 @@ func TestTwoVersionsOfTheStepsUnderLoad(t *testing.T) {
 		nodes = append(nodes, n)
 		wg.Go(func() {
 			for round := 0; !stop.Load(); round++ {
-				for _, c := range n.Claim(ctx, []schedule.ClaimRequest{{Partition: keys.Single, Expected: 1 + round%20, Leases: true}}, time.Second) {
+				for _, c := range n.Claim(ctx, []schedule.ClaimRequest{{Partition: keys.Single, Expected: 1 + round%20,
+					Leases: true}}, time.Second) {
 					if len(c.Firings) == 0 || round%7 == i { // as if it had been killed there
 						continue
 					}
 					for _, f := range c.Firings {
 						fired.Store(f.Key.String(), true)
 					}
-					_ = s.Settle(ctx, schedule.Outcomes(schedule.OutcomeFired, c.Firings...)) // else they are claimed again
+					// else they are claimed again
+					_ = s.Settle(ctx, schedule.Outcomes(schedule.OutcomeFired, c.Firings...))
 				}
 			}
 		})
@@ -251,7 +255,8 @@ func TestTwoVersionsOfTheStepsUnderLoad(t *testing.T) {
 	load := func() {
 		t.Helper()
 		for range 150 {
-			if err := rdb.FCall(ctx, "timer_set", []string{fmt.Sprint("a:b:c:", set)}, "p", "PX", 1+set%50).Err(); err != nil {
+			if err := rdb.FCall(ctx, "timer_set", []string{fmt.Sprint("a:b:c:", set)}, "p", "PX",
+				1+set%50).Err(); err != nil {
 				t.Fatal(err)
 			}
 			set++

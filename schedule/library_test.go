@@ -82,7 +82,8 @@ func TestSetForThePast(t *testing.T) {
 	var fired []schedule.Firing
 	for i := range 20 {
 		before := x.redisNow()
-		due, _ := x.do("FCALL", "timer_set", 1, k, i, []string{"PXAT", "EXAT", "PXAT"}[i%3], []any{12345, 0, before}[i%3]).(int64)
+		due, _ := x.do("FCALL", "timer_set", 1, k, i, []string{"PXAT", "EXAT", "PXAT"}[i%3],
+			[]any{12345, 0, before}[i%3]).(int64)
 		if after := x.redisNow(); due < before || due > after+1 {
 			t.Fatalf("due at %d, want the present: %d to %d", due, before, after)
 		}
@@ -204,7 +205,8 @@ func TestCancel(t *testing.T) {
 func TestLibraryAndScriptsComeBack(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
-	if state, limit, err := x.Library(t.Context()); err != nil || state != schedule.LibraryCurrent || limit != x.MaxPayload() {
+	if state, limit, err := x.Library(t.Context()); err != nil || state != schedule.LibraryCurrent ||
+		limit != x.MaxPayload() {
 		t.Fatalf("library: %s, limit %d, %v", state, limit, err)
 	}
 	x.do("FCALL", "timer_set", 1, k, "p", "PX", 20)
@@ -246,7 +248,7 @@ func TestPayloadLimitIsThatOfTheLastToStart(t *testing.T) {
 	}
 	x.refuses("at most 10", "FCALL", "timer_set", 1, "a:b:c:other", long, "PX", 20)
 
-	// What is in the schedule stays.
+	// The schedule keeps its timers.
 	x.awaitExpiry(k)
 	x.claims(k + " deadline " + long)
 }

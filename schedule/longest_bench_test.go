@@ -53,9 +53,11 @@ func BenchmarkLongestStep(b *testing.B) {
 		{"hash of 13000 fields", func(x *index) { hash(x, 13_000, "name", "value") }},
 		{"hash of the largest size", func(x *index) { hash(x, 1000, "name", strings.Repeat("v", 240)) }},
 		{"field name of 3 MB", func(x *index) { hash(x, 1, strings.Repeat("n", 3<<20), "value") }},
-		{"hashes of control characters", func(x *index) { hash(x, 1, "name", strings.Repeat("\x01", largePayload-200)) }},
+		{"hashes of control characters",
+			func(x *index) { hash(x, 1, "name", strings.Repeat("\x01", largePayload-200)) }},
 		{"attempts that are arrays", func(x *index) {
-			x.do("FCALL", "timer_set", 1, k, `{"attempt":[`+strings.Repeat("[],", largePayload/3-10)+`[]]}`, "PX", 60_000)
+			x.do("FCALL", "timer_set", 1, k, `{"attempt":[`+strings.Repeat("[],", largePayload/3-10)+`[]]}`, "PX",
+				60_000)
 			x.do("FCALL_RO", "timer_get", 1, k)
 		}},
 		{"large payloads adopted", func(x *index) {
@@ -98,7 +100,8 @@ func BenchmarkLongestStep(b *testing.B) {
 			due := x.redisNow() + 3000
 			parsed, _ := keys.Parse(k)
 			for i := range crowd {
-				_, _, _ = x.Retry(b.Context(), schedule.Retry{EventID: fmt.Sprint(i), Key: parsed, Due: schedule.Millis(due), Attempt: 2})
+				_, _, _ = x.Retry(b.Context(),
+					schedule.Retry{EventID: fmt.Sprint(i), Key: parsed, Due: schedule.Millis(due), Attempt: 2})
 			}
 			x.awaitClock(due)
 			claimAll(x)
@@ -108,7 +111,8 @@ func BenchmarkLongestStep(b *testing.B) {
 			due := schedule.Millis(x.redisNow() + 60_000)
 			parsed, _ := keys.Parse(k)
 			for i := range crowd {
-				_, _, _ = x.Retry(b.Context(), schedule.Retry{EventID: fmt.Sprint(i), Key: parsed, Due: due, Attempt: 2, Payload: []byte(large)})
+				_, _, _ = x.Retry(b.Context(),
+					schedule.Retry{EventID: fmt.Sprint(i), Key: parsed, Due: due, Attempt: 2, Payload: []byte(large)})
 			}
 			x.do("FCALL", "timer_cancel", 1, k)
 		}},
@@ -121,7 +125,8 @@ func BenchmarkLongestStep(b *testing.B) {
 			due := schedule.Millis(x.redisNow() + 60_000)
 			parsed, _ := keys.Parse(k)
 			for i := range 150 {
-				_, _, _ = x.Retry(b.Context(), schedule.Retry{EventID: fmt.Sprint(i), Key: parsed, Due: due, Attempt: 2, Payload: []byte(large)})
+				_, _, _ = x.Retry(b.Context(),
+					schedule.Retry{EventID: fmt.Sprint(i), Key: parsed, Due: due, Attempt: 2, Payload: []byte(large)})
 			}
 			_, _ = x.rdb.FCall(b.Context(), "timer_cancel", []string{k}).Result()
 		}},
@@ -141,7 +146,8 @@ func BenchmarkLongestStep(b *testing.B) {
 			x.do("FCALL", "timer_set", 1, k, "newer", "PXAT", due)
 			parsed, _ := keys.Parse(k)
 			for i := range crowd {
-				_, _, _ = x.Retry(b.Context(), schedule.Retry{EventID: fmt.Sprint(i), Key: parsed, Due: schedule.Millis(due + int64(i)), Attempt: 2, Payload: []byte(large)})
+				_, _, _ = x.Retry(b.Context(), schedule.Retry{EventID: fmt.Sprint(i), Key: parsed,
+					Due: schedule.Millis(due + int64(i)), Attempt: 2, Payload: []byte(large)})
 			}
 			x.do("SLOWLOG", "RESET") // not of the retries
 			for i := range 200 {
@@ -155,7 +161,8 @@ func BenchmarkLongestStep(b *testing.B) {
 			x.do("PEXPIREAT", k, due)
 			x.observe(touched(k))
 			for i := range 150 {
-				_, _, _ = x.Retry(b.Context(), schedule.Retry{EventID: fmt.Sprint(i), Key: parsed, Due: schedule.Millis(due + int64(i)), Attempt: 2, Payload: []byte(large)})
+				_, _, _ = x.Retry(b.Context(), schedule.Retry{EventID: fmt.Sprint(i), Key: parsed,
+					Due: schedule.Millis(due + int64(i)), Attempt: 2, Payload: []byte(large)})
 			}
 			x.do("SLOWLOG", "RESET") // not of the retries
 			x.inspect(k)
@@ -172,7 +179,8 @@ func BenchmarkLongestStep(b *testing.B) {
 					due = 1000
 				}
 				payload := large[:largePayload/(1+i%16)]
-				timers = append(timers, schedule.Imported{Key: parsed, Payload: []byte(payload), Exported: schedule.Exported{Due: due}})
+				timers = append(timers,
+					schedule.Imported{Key: parsed, Payload: []byte(payload), Exported: schedule.Exported{Due: due}})
 			}
 			x.imports(timers)
 		}},
@@ -183,7 +191,8 @@ func BenchmarkLongestStep(b *testing.B) {
 			timers := make([]schedule.Imported, crowd)
 			for i := range timers {
 				attempt := i + 1
-				timers[i] = schedule.Imported{Key: parsed, Exported: schedule.Exported{Due: due + int64(i), Attempt: &attempt, Beside: true}}
+				timers[i] = schedule.Imported{Key: parsed,
+					Exported: schedule.Exported{Due: due + int64(i), Attempt: &attempt, Beside: true}}
 			}
 			x.imports(timers)
 		}},
@@ -198,7 +207,8 @@ func BenchmarkLongestStep(b *testing.B) {
 				b.Fatal(err)
 			}
 			for place := (query.Place{}); ; {
-				found, err := query.Find(b.Context(), x.Schedule, query.Query{Prefix: "b"}, place, query.Most{Entries: 100})
+				found, err := query.Find(b.Context(), x.Schedule, query.Query{Prefix: "b"}, place,
+					query.Most{Entries: 100})
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -251,7 +261,8 @@ func BenchmarkLongestStep(b *testing.B) {
 		{"expressions", func(x *index) {
 			for range 100 {
 				x.do("FCALL", "timer_repeat", 1, k, "p", "CRON", "0 0 29 2 "+strings.Repeat("0-6/3,", 40)+"5#5")
-				_, _ = x.rdb.FCall(b.Context(), "timer_repeat", []string{k}, "p", "CRON", strings.Repeat("0,", 100)+"0 0 31 2,4,6,9,11 *").Result()
+				_, _ = x.rdb.FCall(b.Context(), "timer_repeat", []string{k}, "p", "CRON",
+					strings.Repeat("0,", 100)+"0 0 31 2,4,6,9,11 *").Result()
 			}
 		}},
 		{"timers of 5000 types counted", func(x *index) {
@@ -277,7 +288,8 @@ func BenchmarkLongestStep(b *testing.B) {
 			due := x.redisNow() - 1000
 			parsed, _ := keys.Parse(k)
 			for i := range crowd {
-				_, _, _ = x.Retry(b.Context(), schedule.Retry{EventID: fmt.Sprint(i), Key: parsed, Due: schedule.Millis(due), Attempt: 2})
+				_, _, _ = x.Retry(b.Context(),
+					schedule.Retry{EventID: fmt.Sprint(i), Key: parsed, Due: schedule.Millis(due), Attempt: 2})
 			}
 			claimAll(x)
 		}},
@@ -290,7 +302,8 @@ func BenchmarkLongestStep(b *testing.B) {
 				c.run(x)
 				longest := time.Duration(0)
 				for _, slow := range x.rdb.SlowLogGet(b.Context(), -1).Val() {
-					if command := strings.ToLower(slow.Args[0]); strings.HasPrefix(command, "eval") || command == "fcall" || command == "fcall_ro" || command == "hmget" {
+					if command := strings.ToLower(slow.Args[0]); strings.HasPrefix(command, "eval") ||
+						command == "fcall" || command == "fcall_ro" || command == "hmget" {
 						longest = max(longest, slow.Duration)
 					}
 				}
@@ -313,8 +326,8 @@ func (x *index) imports(timers []schedule.Imported) {
 	}
 }
 
-// resumeLong resumes a namespace that has n held timers with the longest keys, among as many of a namespace that stays held. They
-// are looked for and counted too, also those that no claim has looked at.
+// resumeLong resumes a namespace with n held timers of the longest keys, among as many of a namespace that stays held.
+// It looks for the timers and counts them too, also the ones at which no claim has looked.
 func (x *index) resumeLong(n int, kind schedule.ResumeKind) {
 	x.damaged = true // these timers have no records
 	x.t.Helper()
@@ -340,7 +353,8 @@ func (x *index) resumeLong(n int, kind schedule.ResumeKind) {
 	}
 	x.hold("b")
 	l := x.list()
-	h := schedule.Hold{Namespace: namespace(x.t, "a"), Since: l.Now - 60_000, Resume: &schedule.Resume{Kind: kind, Rate: 1e6, At: l.Now}}
+	h := schedule.Hold{Namespace: namespace(x.t, "a"), Since: l.Now - 60_000,
+		Resume: &schedule.Resume{Kind: kind, Rate: 1e6, At: l.Now}}
 	if err := l.Put(ctx, h); err != nil {
 		x.t.Fatal(err)
 	}

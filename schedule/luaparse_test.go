@@ -14,10 +14,11 @@ type luaFile struct {
 	members  []luaUse        // ROOM.NAME: uses of members of variables that the file does not declare
 	free     []luaUse        // uses of variables that the file does not declare
 	outlives []luaUse        // what functions set that is of the file or of others: variables, and members of tables
-	longest  int             // lines of the longest function
+	lines    int
+	longest  int    // lines of the longest function
+	longer   string // where that one begins
 	// lastDefined is the line of the last function of a room or of steps.
 	lastDefined int
-	longer      string // where that one begins
 }
 
 // luaUse is a use of a name.
@@ -29,7 +30,7 @@ type luaUse struct {
 func (u luaUse) String() string { return fmt.Sprintf("%s in line %d", u.name, u.line) }
 
 type luaToken struct {
-	kind string // name, text, number, or what is written
+	kind string // name, text, number, or the symbol itself
 	text string
 	line int
 }
@@ -52,7 +53,8 @@ type luaScope struct {
 
 // parseLua parses a file. It panics where that is malformed.
 func parseLua(name, text string) *luaFile {
-	p := &luaParser{luaFile: &luaFile{name: name, defines: map[string]bool{}}, scopes: []luaScope{{names: map[string]bool{}}}}
+	file := &luaFile{name: name, lines: strings.Count(text, "\n"), defines: map[string]bool{}}
+	p := &luaParser{luaFile: file, scopes: []luaScope{{names: map[string]bool{}}}}
 	line := 1
 	if strings.HasPrefix(text, "#!") {
 		_, text, _ = strings.Cut(text, "\n")
@@ -77,7 +79,8 @@ func parseLua(name, text string) *luaFile {
 }
 
 func luaKeywords() []string {
-	return strings.Fields("and break do else elseif end false for function if in local nil not or repeat return then true until while")
+	return strings.Fields(
+		"and break do else elseif end false for function if in local nil not or repeat return then true until while")
 }
 
 func (p *luaParser) peek() string { return p.tokens[p.at].kind }

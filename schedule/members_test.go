@@ -42,7 +42,7 @@ func (x *index) members() (said []string, all map[string]query.Member) {
 	return said, all
 }
 
-// saidBy returns the ids of the timerds of which it is kept what they say of themselves.
+// saidBy returns the ids of the timerds whose descriptions are kept.
 func (x *index) saidBy() []string {
 	x.t.Helper()
 	all, err := x.rdb.HGetAll(x.t.Context(), keys.Single.About()).Result()
@@ -79,13 +79,15 @@ func TestMembersSayWhoTheyAre(t *testing.T) {
 		t.Errorf("members %q, want %q", said, want)
 	}
 	got := all["b"]
-	if got.Version != "v2" || got.Host != "host-b" || got.PID != 7 || !got.Since.Equal(since) || !maps.Equal(got.Settings, settings) {
+	if got.Version != "v2" || got.Host != "host-b" || got.PID != 7 || !got.Since.Equal(since) ||
+		!maps.Equal(got.Settings, settings) {
 		t.Errorf("b says %+v", got.Self)
 	}
 	if seen := x.redisNow() - got.Seen.UnixMilli(); seen < 0 || seen > time.Minute.Milliseconds() {
 		t.Errorf("b was seen %d ms ago", seen)
 	}
-	if all["b"].Fingerprint() == all["c"].Fingerprint() || all["b"].Fingerprint() != b.Fingerprint() || all["a"].Fingerprint() != "" {
+	if all["b"].Fingerprint() == all["c"].Fingerprint() || all["b"].Fingerprint() != b.Fingerprint() ||
+		all["a"].Fingerprint() != "" {
 		t.Errorf("fingerprints %q, %q and %q", all["a"].Fingerprint(), all["b"].Fingerprint(), all["c"].Fingerprint())
 	}
 	if all["old"].Seen.IsZero() {
@@ -93,7 +95,7 @@ func TestMembersSayWhoTheyAre(t *testing.T) {
 	}
 }
 
-// What the dead have said of themselves is forgotten with them; what is lost is said again.
+// The descriptions of the dead are forgotten with them, and a lost description is written again.
 func TestMembersAreForgotten(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -119,7 +121,7 @@ func TestMembersAreForgotten(t *testing.T) {
 	x.do("DEL", keys.Single.About())
 	x.beat(schedule.Self{Instance: "a", Version: "v1"})
 	if _, all := x.members(); all["a"].Version != "v1" {
-		t.Errorf("after the loss of what it had said: %+v", all)
+		t.Errorf("after the loss of its description: %+v", all)
 	}
 }
 
@@ -131,7 +133,8 @@ func TestSilentTimerds(t *testing.T) {
 	beats := func(id string, steady, missed bool) {
 		t.Helper()
 		got, err := x.Heartbeat(t.Context(), schedule.Self{Instance: id, Steady: steady}, time.Minute)
-		if err != nil || got.Missed != missed || !slices.Contains(got.Alive, id) || slices.Contains(got.Alive, "silent") && id != "silent" {
+		if err != nil || got.Missed != missed || !slices.Contains(got.Alive, id) ||
+			slices.Contains(got.Alive, "silent") && id != "silent" {
 			t.Errorf("%s: %+v, %v; want it to be missed: %t", id, got, err, missed)
 		}
 	}
@@ -154,7 +157,8 @@ func TestSilentTimerds(t *testing.T) {
 	are()
 	beats("a", true, false)
 	are("silent")
-	if _, all := x.members(); x.redisNow()-all["silent"].Seen.UnixMilli() < time.Hour.Milliseconds() || all["silent"].Alive {
+	if _, all := x.members(); x.redisNow()-all["silent"].Seen.UnixMilli() < time.Hour.Milliseconds() ||
+		all["silent"].Alive {
 		t.Errorf("%+v", all["silent"])
 	}
 	beats("silent", false, true)
@@ -179,7 +183,7 @@ func TestSilentTimerds(t *testing.T) {
 	are(want...)
 }
 
-// What somebody else has written among what they say is forgotten as a whole, so that it does not take ever longer to read.
+// Descriptions by somebody else are removed all at once, so that reading does not take longer and longer.
 func TestMembersAmongStrangers(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

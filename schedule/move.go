@@ -33,8 +33,9 @@ const (
 	MoveDone    MoveOutcome = "moved"
 	MoveTooLate MoveOutcome = "toolate" // it is owed or firing, or has fired
 	MoveHeld    MoveOutcome = "held"    // it is due and held: it fires when its namespace is resumed
-	MoveChanged MoveOutcome = "changed" // it is not as it was found: set again, cancelled or moved since, or not in the index
-	MoveDenied  MoveOutcome = "denied"  // timerd may not write the trigger key
+	// it is not as it was found: set again, cancelled or moved since, or not in the index
+	MoveChanged MoveOutcome = "changed"
+	MoveDenied  MoveOutcome = "denied" // timerd may not write the trigger key
 )
 
 // MoveResult is the result of one Move.
@@ -89,7 +90,7 @@ func (s *Schedule) Move(ctx context.Context, moves []Move) ([]MoveResult, error)
 	return results, nil
 }
 
-// args are those of the script.
+// args returns the step's arguments.
 func (m Move) args() []any {
 	beside := ""
 	if m.Beside {

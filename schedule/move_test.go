@@ -52,7 +52,8 @@ func (x *index) moves(which schedule.Which, to int64, want schedule.MoveOutcome)
 func (x *index) dump() string {
 	x.t.Helper()
 	var b strings.Builder
-	for _, name := range []string{keys.Single.Due(), keys.Single.Firing(), keys.Single.Fired(), keys.Single.Owed(), "timerd:{t}:beside"} {
+	for _, name := range []string{keys.Single.Due(), keys.Single.Firing(), keys.Single.Fired(), keys.Single.Owed(),
+		"timerd:{t}:beside"} {
 		fmt.Fprintln(&b, name, x.rdb.ZRangeWithScores(x.t.Context(), name, 0, -1).Val())
 	}
 	for _, name := range []string{keys.Single.Data(), keys.Single.FiringData()} {
@@ -70,9 +71,10 @@ func TestMove(t *testing.T) {
 		want    string // the firing: attempt and payload
 		late    time.Duration
 	}{
-		"plain":        {[]any{"SET", k, "p", "PX", 60000}, "0 p", 0},
-		"hash":         {nil, `0 {"f":"v"}`, 0},
-		"timer_set":    {[]any{"FCALL", "timer_set", 1, k, "p", "PX", 60000, "ATTEMPT", 3, "LATE", 5000}, "3 p", 5 * time.Second},
+		"plain": {[]any{"SET", k, "p", "PX", 60000}, "0 p", 0},
+		"hash":  {nil, `0 {"f":"v"}`, 0},
+		"timer_set": {[]any{"FCALL", "timer_set", 1, k, "p", "PX", 60000, "ATTEMPT", 3, "LATE", 5000}, "3 p",
+			5 * time.Second},
 		"value, later": {[]any{"FCALL", "timer_set", 1, k, "old", "PX", 60000}, "0 p", 0},
 	} {
 		for _, where := range []string{"now", "soon"} {
@@ -189,7 +191,7 @@ func TestFiringARepetitionLeavesItsPlan(t *testing.T) {
 		x.moves(found, now, schedule.MoveDone)
 	}
 	ids := map[string]bool{}
-	x.awaitClock(x.redisNow() + 1000) // what is due in the next ms
+	x.awaitClock(x.redisNow() + 1000) // timers due in the next ms
 	for _, f := range x.claims(slices.Repeat([]string{k + " deadline p"}, times)...) {
 		ids[keys.EventID(f.Key.String(), int64(f.Due), max(f.Attempt, 1))] = true
 		if f.Occurrence != nil || f.Late.Most != 5*time.Second {
@@ -217,7 +219,7 @@ func TestFiringARepetitionLeavesItsPlan(t *testing.T) {
 	x.isOver()
 }
 
-// What is no longer as it was found is left as it is, and that is said.
+// A timer that is not as it was found is left alone, and counted as changed.
 func TestMoveOfWhatHasChanged(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -239,7 +241,8 @@ func TestMoveOfWhatHasChanged(t *testing.T) {
 		{"extended, unheard", func(x *index) { x.do("PEXPIRE", k, 70000) }, schedule.MoveChanged},
 		{"set without a TTL, unheard", func(x *index) { x.do("SET", k, "v") }, schedule.MoveChanged},
 		{"forgotten", func(x *index) { x.do("DEL", keys.Single.Due(), keys.Single.Data()) }, schedule.MoveChanged},
-		{"due", func(x *index) { x.do("DEL", k); x.do("ZADD", keys.Single.Due(), "XX", 1, k) }, schedule.MoveChanged}, // not its time
+		// not its time
+		{"due", func(x *index) { x.do("DEL", k); x.do("ZADD", keys.Single.Due(), "XX", 1, k) }, schedule.MoveChanged},
 		{"fired", func(x *index) {
 			x.becomesDue()
 			x.fires(k + " deadline p")
@@ -262,7 +265,7 @@ func TestMoveOfWhatHasChanged(t *testing.T) {
 	}
 }
 
-// What is due is not moved: it is too late, or it is held.
+// A due timer is not moved: it is too late, or it is held.
 func TestMoveOfWhatIsDue(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -276,7 +279,8 @@ func TestMoveOfWhatIsDue(t *testing.T) {
 		{"owed", func(x *index) { x.observe(expired(k)) }, schedule.MoveTooLate},
 		{"owed, to be held", func(x *index) { x.observe(expired(k)); x.hold("app1") }, schedule.MoveHeld},
 		{"claimed", func(x *index) { x.claims(k + " deadline p") }, schedule.MoveTooLate},
-		{"claimed long ago", func(x *index) { x.claims(k + " deadline p"); x.do("DEL", keys.Single.Fired()) }, schedule.MoveTooLate},
+		{"claimed long ago", func(x *index) { x.claims(k + " deadline p"); x.do("DEL", keys.Single.Fired()) },
+			schedule.MoveTooLate},
 		{"given back", func(x *index) { x.giveBack(true) }, schedule.MoveTooLate},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -368,7 +372,7 @@ func TestMoveOfAForeignKey(t *testing.T) {
 	}
 }
 
-// What is set under the key of a timer that is to fire now is another timer, and both fire.
+// A timer that is set under the key of a timer that fires now is another one, and both fire.
 func TestMoveNowIsNotOverwritten(t *testing.T) {
 	t.Parallel()
 	for _, again := range [][]any{
@@ -425,7 +429,8 @@ func TestMoveByTwo(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		if n := x.do("ZCARD", keys.Single.Due()).(int64) + x.do("ZCARD", keys.Single.Firing()).(int64); n != 1 || moved.Load() == 0 {
+		if n := x.do("ZCARD", keys.Single.Due()).(int64) + x.do("ZCARD", keys.Single.Firing()).(int64); n != 1 ||
+			moved.Load() == 0 {
 			t.Fatalf("%d timers, moved %d times", n, moved.Load())
 		}
 		x.do("FLUSHDB")
@@ -442,7 +447,8 @@ func TestMoveNeverSharesAnID(t *testing.T) {
 		due, _ := x.do("FCALL", "timer_set", 1, k, "p", "PX", 60000).(int64)
 		if i%3 == 0 {
 			x.retry(fmt.Sprint(i), due-1000, 2, "r")
-			x.moves(schedule.Which{Key: key, Due: time.UnixMilli(due - 1000), Attempt: 2, Beside: true}, now, schedule.MoveDone)
+			x.moves(schedule.Which{Key: key, Due: time.UnixMilli(due - 1000), Attempt: 2, Beside: true}, now,
+				schedule.MoveDone)
 		}
 		x.moves(schedule.Which{Key: key, Due: time.UnixMilli(due)}, now, schedule.MoveDone)
 		due, _ = x.do("FCALL", "timer_set", 1, k, "p", "PX", 60000).(int64)

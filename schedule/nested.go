@@ -40,7 +40,8 @@ func (l *HoldList) Nested(h *Hold) bool { return len(l.Keeping(h)) > 0 || len(l.
 func (l *HoldList) rivals(h *Hold) (args []any) {
 	for _, o := range l.Holds {
 		if _, both := o.Namespace.Overlap(h.Namespace); both && o.Namespace != h.Namespace && o.Resume != nil {
-			args = append(args, o.Namespace.App, o.Namespace.Module, o.Namespace.Type, int64(o.Resume.At), isNarrower(o.Namespace, h.Namespace))
+			args = append(args, o.Namespace.App, o.Namespace.Module, o.Namespace.Type, int64(o.Resume.At),
+				isNarrower(o.Namespace, h.Namespace))
 		}
 	}
 	return args

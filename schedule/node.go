@@ -39,7 +39,8 @@ func (s *Schedule) findNodes(ctx context.Context, dated bool) ([]*Node, error) {
 	for i, m := range masters {
 		n, ok := before[m.Server]
 		if !ok {
-			n = &Node{schedule: s, server: m.Server, name: m.Name, heardSince: NoEvents, looked: map[keys.Partition]string{}}
+			n = &Node{schedule: s, server: m.Server, name: m.Name, heardSince: NoEvents,
+				looked: map[keys.Partition]string{}}
 		}
 		nodes[i], known[m.Server] = n, n
 	}

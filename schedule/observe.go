@@ -104,7 +104,7 @@ func (e *MovingError) Error() string {
 // Unwrap returns the server's answer.
 func (e *MovingError) Unwrap() error { return e.Err }
 
-// Observe takes hints in, those of a partition in order, up to MaxHints in one call. The hints of one partition are one
+// Observe takes hints in, a partition's in order, up to MaxHints in one call. The hints of one partition are one
 // atomic step. It is safe to repeat after an error. The keys must be timer keys. heard is a lower bound on when the
 // first of the hints happened, as a local instant, or the zero time if that is unknown. An expired event proves nothing
 // about a timer that the schedule does not know, if it is so old that another timerd may have fired and forgotten that
@@ -157,7 +157,8 @@ const elsewhereTimeout = time.Second
 
 // observeGroups takes hints in, the node's own with as few calls as possible. It returns the groups of another server,
 // to which their slots have moved: a silent one delays none of the node's own for long.
-func (n *Node) observeGroups(ctx context.Context, groups []hintGroup, earliest Millis) (outcomes []observed, elsewhere []bool) {
+func (n *Node) observeGroups(ctx context.Context, groups []hintGroup, earliest Millis) (outcomes []observed,
+	elsewhere []bool) {
 	s := n.schedule
 	outcomes, elsewhere = make([]observed, len(groups)), make([]bool, len(groups))
 	var own, others, refused []int
@@ -187,7 +188,8 @@ func (n *Node) observeGroups(ctx context.Context, groups []hintGroup, earliest M
 // observeTogether takes in the hints of some groups on the node's server, as many as possible with each call. It
 // returns the groups that the server refused: their slots are moving, or somebody has overwritten keys of a group
 // beside them.
-func (n *Node) observeTogether(ctx context.Context, groups []hintGroup, some []int, earliest Millis, outcomes []observed) (refused []int) {
+func (n *Node) observeTogether(ctx context.Context, groups []hintGroup, some []int, earliest Millis,
+	outcomes []observed) (refused []int) {
 	for len(some) > 0 {
 		args := []any{int64(earliest), nil}
 		var held time.Duration
@@ -280,8 +282,9 @@ func readObserved(reply Reply) observed {
 	}
 	return observed{
 		Observed: Observed{
-			Owed: int(reply.Int(1)), Adopted: int(reply.Int(2)), Rescheduled: int(reply.Int(3)), Cancelled: int(reply.Int(4)),
-			Denied: int(reply.Int(6)), DeniedKey: reply.Text(7),
+			Owed: int(reply.Int(1)), Adopted: int(reply.Int(2)), Rescheduled: int(reply.Int(3)),
+			Cancelled: int(reply.Int(4)),
+			Denied:    int(reply.Int(6)), DeniedKey: reply.Text(7),
 		},
 		looked: true, due: Millis(reply.Int(0)), taken: int(reply.Int(5)), left: left,
 	}

@@ -37,7 +37,8 @@ type repetition struct {
 // Rule returns the repetition without its specification, which is in Repeat. Call it only if Repeats returns true.
 func (o *Occurrence) Rule() cron.Repetition {
 	r := o.repetition
-	rule := cron.Repetition{From: Millis(r.from).Time(), Times: r.times, CatchUp: time.Duration(r.catchUp) * time.Millisecond}
+	rule := cron.Repetition{From: Millis(r.from).Time(), Times: r.times,
+		CatchUp: time.Duration(r.catchUp) * time.Millisecond}
 	if r.until > 0 {
 		rule.Until = Millis(r.until).Time()
 	}
@@ -133,7 +134,8 @@ func (s stretches) numbers() []int64 {
 func (s stretches) next(r *cron.Repetition, after time.Time) (time.Time, bool) {
 	at, ok := r.Next(after)
 	for ok {
-		i := slices.IndexFunc(s.all, func(one stretch) bool { return MillisOf(at) >= one.first && MillisOf(at) < one.end })
+		i := slices.IndexFunc(s.all,
+			func(one stretch) bool { return MillisOf(at) >= one.first && MillisOf(at) < one.end })
 		if i < 0 {
 			break
 		}

@@ -14,7 +14,8 @@ const (
 	OutcomeFired     OutcomeKind = iota // NATS has the event
 	OutcomeUnfired                      // no event was published: the firing is a dead letter, or was dropped
 	OutcomeGivenBack                    // any timerd may claim the firing again
-	OutcomeRefused                      // likewise, and NATS does not take its subject: it is listed as parked until it is settled
+	// any timerd may claim the firing again, but NATS refuses its subject: it is listed as parked until it is settled
+	OutcomeRefused
 )
 
 // Outcome is the decision on a claimed firing. [Firing.Outcome] makes one.

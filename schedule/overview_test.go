@@ -55,7 +55,8 @@ func (x *index) auditCounts(set ...keys.Namespace) []schedule.NamespaceCount {
 	return audit.Counted()
 }
 
-// Timers are counted where they are: pending, then due and claimed by nobody, then claimed, or owed because their key was
+// Timers are counted where they are: pending, then due and claimed by nobody, then claimed, or owed because their key
+// was
 // set again.
 func TestTimersAreCountedByState(t *testing.T) {
 	t.Parallel()
@@ -107,7 +108,8 @@ func TestCountOfRetriesAndCancelled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := schedule.Retry{EventID: "e", Key: key, Due: schedule.Millis(x.redisNow() + 60000), Attempt: 2, Payload: []byte("p")}
+	r := schedule.Retry{EventID: "e", Key: key, Due: schedule.Millis(x.redisNow() + 60000), Attempt: 2,
+		Payload: []byte("p")}
 	if _, _, err := x.Retry(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
@@ -127,8 +129,9 @@ func TestReportsOfAudits(t *testing.T) {
 	record := func(instance, reason string) {
 		t.Helper()
 		err := x.RecordAudit(t.Context(), schedule.AuditReport{
-			Instance: instance, At: time.UnixMilli(5000).UTC(), Took: time.Second, Reason: reason, Gaps: 2, LastGap: "gap",
-			Timers: []schedule.NamespaceCount{{Namespace: "shop", Pending: 3}},
+			Instance: instance, At: time.UnixMilli(5000).UTC(), Took: time.Second, Reason: reason, Gaps: 2,
+			LastGap: "gap",
+			Timers:  []schedule.NamespaceCount{{Namespace: "shop", Pending: 3}},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -146,7 +149,8 @@ func TestReportsOfAudits(t *testing.T) {
 	reasons := map[string]string{}
 	for _, r := range reports {
 		reasons[r.Instance] = r.Reason
-		if r.Node != "" || r.Took != time.Second || r.Gaps != 2 || r.At.UnixMilli() != 5000 || len(r.Timers) != 1 || r.Timers[0].Pending != 3 {
+		if r.Node != "" || r.Took != time.Second || r.Gaps != 2 || r.At.UnixMilli() != 5000 || len(r.Timers) != 1 ||
+			r.Timers[0].Pending != 3 {
 			t.Errorf("%+v", r)
 		}
 	}
@@ -155,13 +159,15 @@ func TestReportsOfAudits(t *testing.T) {
 	}
 }
 
-// A call that sets a timer is counted by the message that tells of it, or else in the index; one that cancels always is.
+// A call that sets a timer is counted by the message that tells of it, or else in the index; one that cancels always
+// is.
 func TestCallsAreCounted(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
 	expect := func(set, cancelled int64) {
 		t.Helper()
-		if got, err := query.CountCalls(t.Context(), x.Node); err != nil || got != (query.Calls{Set: set, Cancelled: cancelled, Partitions: 1}) {
+		if got, err := query.CountCalls(t.Context(), x.Node); err != nil ||
+			got != (query.Calls{Set: set, Cancelled: cancelled, Partitions: 1}) {
 			t.Errorf("%+v, %v; want %d set and %d cancelled", got, err, set, cancelled)
 		}
 	}

@@ -25,8 +25,8 @@ func newOwedIndex(t *testing.T, plain bool) *index {
 	return x
 }
 
-// The clock of a server that takes over may be behind. What was owed by the clock of
-// the other one stays so, whatever becomes of the key meanwhile.
+// The clock of a server that takes over may be behind. A timer that was owed by the other server's clock stays owed,
+// whatever happens to the key meanwhile.
 func TestOwedThoughTheClockGoesBack(t *testing.T) {
 	t.Parallel()
 	back := func(x *index) {
@@ -80,7 +80,7 @@ func TestOwedAndAShortNextLife(t *testing.T) {
 	x.claims(k+" expired v1", k+" expired status 1")
 }
 
-// With what is owed a newer timer is cancelled that no hint has told of yet.
+// A cancellation of an owed timer also cancels a newer one that no hint has reported yet.
 func TestOwedAndTheNextLifeCancelled(t *testing.T) {
 	t.Parallel()
 	x := newOwedIndex(t, true)
@@ -122,7 +122,8 @@ func TestExpiredEventsThatMayWait(t *testing.T) {
 	if seen.Owed != 2 {
 		t.Errorf("owed: %d, want those of %s and %s", seen.Owed, unknown, shortened)
 	}
-	x.claims(set+" deadline v of "+set, shortened+" expired v of "+shortened, unknown+" expired status 1", due+" deadline v of "+due)
+	x.claims(set+" deadline v of "+set, shortened+" expired v of "+shortened, unknown+" expired status 1",
+		due+" deadline v of "+due)
 	x.observe(seen.Left...) // claimed: nothing is left to be said
 	x.claims()
 	if x.due(set) == 0 || x.due(later) == 0 {
@@ -130,7 +131,7 @@ func TestExpiredEventsThatMayWait(t *testing.T) {
 	}
 }
 
-// An expired event that waited and is given before what is newer of its key makes the timer owed.
+// An expired event that waited, and is given before newer hints of its key, makes the timer owed.
 func TestExpiredEventsThatWaitedForAClaim(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -146,7 +147,7 @@ func TestExpiredEventsThatWaitedForAClaim(t *testing.T) {
 	}
 }
 
-// Many expired events of large timers are taken in bit by bit; what is left alone of them is told once.
+// Many expired events of large timers are taken in bit by bit. Events left alone are reported once.
 func TestExpiredEventsThatMayWaitAmongLargeOnes(t *testing.T) {
 	t.Parallel()
 	x := newLargeIndex(t)

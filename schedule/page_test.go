@@ -23,7 +23,8 @@ func (x *index) setMany(app string, n int, first, spread int64) {
 	x.t.Helper()
 	_, err := x.rdb.Pipelined(x.t.Context(), func(pipe redis.Pipeliner) error {
 		for i := range n {
-			pipe.FCall(x.t.Context(), "timer_set", []string{fmt.Sprintf("%s:b:c:%05d", app, i)}, i, "PXAT", first+spread*int64(i))
+			pipe.FCall(x.t.Context(), "timer_set", []string{fmt.Sprintf("%s:b:c:%05d", app, i)}, i, "PXAT",
+				first+spread*int64(i))
 		}
 		return nil
 	})
@@ -39,7 +40,7 @@ func TestListWhileTimersLeave(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		spread int64
-		every  int // which of those that were listed leave
+		every  int // every so manieth listed timer leaves
 	}{
 		{"all", 1, 1},
 		{"some", 1, 20},
@@ -108,31 +109,34 @@ func TestPages(t *testing.T) {
 	x.setMany("few", 7, due, 500)
 	var pages []query.Page
 	var found []string
-	err := query.Pages(t.Context(), x.Schedule, query.Query{Namespace: keys.Namespace{App: "few"}}, func(p query.Page) bool {
-		if p.Total != n+7 {
-			t.Errorf("%d timers in all, want %d", p.Total, n+7)
-		}
-		if len(pages) > 0 {
-			if last := pages[len(pages)-1]; p.Looked <= last.Looked || p.Until.Before(last.Until) {
-				t.Errorf("from %d until %v back to %d until %v", last.Looked, last.Until, p.Looked, p.Until)
+	err := query.Pages(t.Context(), x.Schedule, query.Query{Namespace: keys.Namespace{App: "few"}},
+		func(p query.Page) bool {
+			if p.Total != n+7 {
+				t.Errorf("%d timers in all, want %d", p.Total, n+7)
 			}
-		}
-		pages = append(pages, p)
-		for _, timer := range p.Timers {
-			found = append(found, timer.Key.ID)
-		}
-		return true
-	})
+			if len(pages) > 0 {
+				if last := pages[len(pages)-1]; p.Looked <= last.Looked || p.Until.Before(last.Until) {
+					t.Errorf("from %d until %v back to %d until %v", last.Looked, last.Until, p.Looked, p.Until)
+				}
+			}
+			pages = append(pages, p)
+			for _, timer := range p.Timers {
+				found = append(found, timer.Key.ID)
+			}
+			return true
+		})
 	if err != nil || len(found) != 7 || found[6] != "00006" || len(pages) < 7 || pages[len(pages)-1].Looked != n+7 {
 		t.Errorf("found %q on %d pages, %v", found, len(pages), err)
 	}
 	var first query.Page
-	err = query.Pages(t.Context(), x.Schedule, query.Query{Namespace: keys.Namespace{App: "few"}}, func(p query.Page) bool {
-		first = p
-		return len(p.Timers) == 0
-	})
+	err = query.Pages(t.Context(), x.Schedule, query.Query{Namespace: keys.Namespace{App: "few"}},
+		func(p query.Page) bool {
+			first = p
+			return len(p.Timers) == 0
+		})
 	if err != nil || len(first.Timers) != 1 || first.Looked > n/10 {
-		t.Errorf("the first page: %d timers after %d entries, %v; want 1 after a few", len(first.Timers), first.Looked, err)
+		t.Errorf("the first page: %d timers after %d entries, %v; want 1 after a few", len(first.Timers), first.Looked,
+			err)
 	}
 }
 
@@ -146,7 +150,8 @@ func TestNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := x.Retry(t.Context(), schedule.Retry{EventID: "e", Key: key, Due: schedule.Millis(far() + 1000), Attempt: 2}); err != nil {
+	if _, _, err := x.Retry(t.Context(),
+		schedule.Retry{EventID: "e", Key: key, Due: schedule.Millis(far() + 1000), Attempt: 2}); err != nil {
 		t.Fatal(err)
 	}
 	x.setIn(k, "v", 1)
@@ -170,7 +175,8 @@ func TestNames(t *testing.T) {
 		return true
 	})
 	want := []string{
-		k + " firing", "app1:b:c:owed owed", "a:b:c:00000 pending", "a:b:c:00001 pending", "a:b:c:00002 pending", "a:b:c:00001 pending beside",
+		k + " firing", "app1:b:c:owed owed", "a:b:c:00000 pending", "a:b:c:00001 pending", "a:b:c:00002 pending",
+		"a:b:c:00001 pending beside",
 	}
 	if err != nil || !slices.Equal(got, want) {
 		t.Errorf("%q, %v; want %q", got, err, want)

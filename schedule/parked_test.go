@@ -10,7 +10,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// aside returns what is set aside as "reason count app", and what is listed as "key reason payload".
+// aside returns the timers set aside as "reason count app", and the listed ones as "key reason payload".
 func (x *index) aside() (counts, listed []string) {
 	x.t.Helper()
 	all, err := query.ParkedOn(x.t.Context(), x.Node)
@@ -37,7 +37,7 @@ func (x *index) parkedIs(counts, listed string) {
 	}
 }
 
-// What is set aside is counted and listed until it has fired, was cancelled or is settled.
+// Timers set aside are counted and listed until they have fired, were cancelled or are settled.
 func TestSetAsideIsCountedAndListed(t *testing.T) {
 	t.Parallel()
 	x := newNarrowIndex(t)
@@ -62,12 +62,14 @@ func TestSetAsideIsCountedAndListed(t *testing.T) {
 	}
 	x.parkedIs("[rights 3 app2 refused 1 app1]",
 		"[app1:b:c:refused refused r app2:b:c:0 rights 0 app2:b:c:1 rights 1 app2:b:c:2 rights 2 app1:b:c:later  l]")
-	if found, err := x.ScanDue(t.Context(), 0, lease); err != nil || found.Parked != (schedule.ParkedCounts{Rights: 3, Refused: 1}) {
+	if found, err := x.ScanDue(t.Context(), 0, lease); err != nil ||
+		found.Parked != (schedule.ParkedCounts{Rights: 3, Refused: 1}) {
 		t.Errorf("scan: %+v, %v", found, err)
 	}
 	x.do("FCALL", "timer_cancel", 1, "app2:b:c:0")
 	x.observe(expired("app2:b:c:1"))
-	x.parkedIs("[rights 1 app2 refused 1 app1]", "[app1:b:c:refused refused r app2:b:c:1  1 app2:b:c:2 rights 2 app1:b:c:later  l]")
+	x.parkedIs("[rights 1 app2 refused 1 app1]",
+		"[app1:b:c:refused refused r app2:b:c:1  1 app2:b:c:2 rights 2 app1:b:c:later  l]")
 	x.grant()
 	x.setAside(0)
 	if err := x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {

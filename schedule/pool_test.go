@@ -16,8 +16,8 @@ import (
 // servers are Redis servers that wait for the next test: starting one costs more than most tests do with it.
 var servers pool
 
-// pool keeps the servers of tests that change nothing but data and functions. Those that change settings, set back what a
-// server has counted, or stop it have one of their own, from testenv.
+// pool keeps the servers of tests that change nothing but data and functions. Tests that change settings, reset
+// counters of a server, or stop it have a server of their own, from testenv.
 type pool struct {
 	mu   sync.Mutex
 	idle []*devserver.Redis

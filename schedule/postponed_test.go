@@ -16,7 +16,8 @@ func (x *index) again(id string, due int64, attempt int, origin schedule.Origin,
 	if err != nil {
 		x.t.Fatal(err)
 	}
-	r := schedule.Retry{EventID: id, Key: key, Due: schedule.Millis(due), Attempt: attempt, Origin: origin, Payload: []byte(payload)}
+	r := schedule.Retry{EventID: id, Key: key, Due: schedule.Millis(due), Attempt: attempt, Origin: origin,
+		Payload: []byte(payload)}
 	got, ok, err := x.Retry(x.t.Context(), r)
 	if err != nil {
 		x.t.Fatal(err)
@@ -101,7 +102,8 @@ func TestPostponedNeverSharesAnID(t *testing.T) {
 	}
 }
 
-// fireAll claims and settles until n firings were, and checks that no two share an id, of those before either, and that none is
+// fireAll claims and settles until n firings were, and checks that no two share an id, of those before either, and that
+// none is
 // early.
 func (x *index) fireAll(n int, before ...schedule.Firing) {
 	x.t.Helper()
@@ -129,7 +131,8 @@ func (x *index) fireAll(n int, before ...schedule.Firing) {
 	x.isEmpty()
 }
 
-// A newer timer of the key may become due in the very ms for which the postponed one waits beside it, and be claimed before.
+// A newer timer of the key may become due in the very ms for which the postponed one waits beside it, and be claimed
+// before.
 func TestPostponedBesideATimerOfItsDueTime(t *testing.T) {
 	t.Parallel()
 	for _, later := range []bool{false, true} {
@@ -183,7 +186,7 @@ func TestManyPostponedOfOneKey(t *testing.T) {
 	x.fireAll(most + 1)
 }
 
-// A resume that shifts, and an event of a later setting, know of the ids of what was postponed too.
+// A resume that shifts, and an event of a later setting, avoid the ids of postponed timers too.
 func TestShiftAvoidsThePostponed(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

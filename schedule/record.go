@@ -106,7 +106,11 @@ func replayedOption(at Millis) string {
 }
 
 // Names of the options of a record.
-const optionLate, optionLateDrop, optionOrigin, optionReplayed, optionTraceParent, optionTraceState = "L", "D", "O", "P", "T", "S"
+const (
+	optionLate, optionLateDrop          = "L", "D"
+	optionOrigin, optionReplayed        = "O", "P"
+	optionTraceParent, optionTraceState = "T", "S"
+)
 
 // readOption takes in an option; one that is unknown is a later version's.
 func (r *Record) readOption(option string) {

@@ -31,7 +31,8 @@ func (l *HoldList) Redraw(ctx context.Context, n *Node, h *Hold, ahead time.Dura
 	ns := h.Namespace
 	err = n.Master().eachChunk(Chunk, func(hashTags []any) error {
 		for skip := 0; ; {
-			args := append([]any{l.copied(), ns.App, ns.Module, ns.Type, int64(h.Resume.At), (ahead + AheadBy).Milliseconds(), skip, redrawPage}, hashTags...)
+			args := append([]any{l.copied(), ns.App, ns.Module, ns.Type, int64(h.Resume.At),
+				(ahead + AheadBy).Milliseconds(), skip, redrawPage}, hashTags...)
 			reply, err := l.schedule.step("hold_redraw").Run(ctx, n.server, nil, args...).Int64Slice()
 			switch {
 			case err != nil:
@@ -61,7 +62,8 @@ func (l *HoldList) Redraw(ctx context.Context, n *Node, h *Hold, ahead time.Dura
 // ahead. Nothing happens if somebody has drawn times since the list was read.
 func (l *HoldList) Undraw(ctx context.Context, h *Hold) error {
 	args := []any{h.Namespace.String(), strconv.FormatFloat(h.next, 'f', 3, 64)}
-	if err := l.schedule.Run(ctx, l.schedule.step("hold_undraw"), []Call{{Partition: keys.Single, Args: args}})[0].Err(); err != nil {
+	if err := l.schedule.Run(ctx, l.schedule.step("hold_undraw"),
+		[]Call{{Partition: keys.Single, Args: args}})[0].Err(); err != nil {
 		return fmt.Errorf("schedule: resume %s: draw times anew: %w", h.Namespace, err)
 	}
 	return nil

@@ -82,7 +82,7 @@ return table.concat(all, '\n')`, 0))
 // nothing is lacked by a user with all rights of a producer.
 const nothing = "nothing"
 
-// producer is the user producer of deploy/users.acl: what it may do, and by a name each way to lack one right.
+// producer is the user producer of deploy/users.acl: its rights, and, by a name, each way to lack one of them.
 func producer(t *testing.T) (rights []any, lacking map[string][]any) {
 	t.Helper()
 	acl, err := os.ReadFile("../deploy/users.acl")
@@ -95,12 +95,14 @@ func producer(t *testing.T) (rights []any, lacking map[string][]any) {
 	for word := range strings.FieldsSeq(line) {
 		rights = append(rights, word)
 	}
-	for _, word := range append(strings.Fields(line), "+set", "+get", "+getrange", "+strlen") { // those of +@string that a call may use
+	// those of +@string that a call may use
+	for _, word := range append(strings.Fields(line), "+set", "+get", "+getrange", "+strlen") {
 		if strings.HasPrefix(word, "+") && !strings.HasPrefix(word, "+@") {
 			lacking[word] = []any{"-" + word[1:]}
 		}
 	}
-	names := []string{"due", "data", "firing", "firingdata", "fired", "known", "owed", "beside", "aside", "refused", "repeat", "calls", "database"}
+	names := []string{"due", "data", "firing", "firingdata", "fired", "known", "owed", "beside", "aside", "refused",
+		"repeat", "calls", "database"}
 	for _, name := range names {
 		only := []any{"resetkeys", "~app1:*"}
 		for _, other := range names {
@@ -122,7 +124,7 @@ func producer(t *testing.T) (rights []any, lacking map[string][]any) {
 // refusals tries calls as users who lack one right each.
 type refusals struct {
 	*index
-	users   map[string]*redis.Client // by what they lack
+	users   map[string]*redis.Client // by the missing right
 	prepare func(x *index)
 	content string // as prepare has left it
 }
@@ -202,7 +204,8 @@ func (r *refusals) each(t *testing.T, prepare func(x *index)) {
 // What Redis refuses changes nothing: the payload, the due time and the repetition of the timer stay.
 func TestRefusedCallsChangeNothing(t *testing.T) {
 	t.Parallel()
-	usual := []string{nothing, "+zadd", "+hset", "+set", "+zrem", "the keys of timerd", "writing the key due", "writing the key data"}
+	usual := []string{nothing, "+zadd", "+hset", "+set", "+zrem", "the keys of timerd", "writing the key due",
+		"writing the key data"}
 	r := newRefusals(t, func(how string) bool { return slices.Contains(usual, how) })
 	for _, state := range []string{"nothing", "pending", "repeating"} {
 		t.Run(state, func(t *testing.T) { r.each(t, before()[state]) })

@@ -25,7 +25,7 @@ type HeldAt struct {
 // Released is the result of a step of a resume.
 type Released struct {
 	Count int    // timers that are not held any more
-	Timed int    // those of them that got a time of the draw
+	Timed int    // how many of them got a time of the draw
 	Next  HeldAt // where to go on
 	Last  bool   // there are no more after these
 	Kept  int    // timers that were skipped because another hold is in force
@@ -33,7 +33,8 @@ type Released struct {
 }
 
 // release runs the script of one step.
-func (l *HoldList) release(ctx context.Context, h *Hold, p keys.Partition, from HeldAt, most int, first Draw) (Released, error) {
+func (l *HoldList) release(ctx context.Context, h *Hold, p keys.Partition, from HeldAt, most int, first Draw) (Released,
+	error) {
 	s, n, r := l.schedule, h.Namespace, h.Resume
 	args := []any{l.copied(), n.App, n.Module, n.Type, from.score, from.skip, most, int64(r.At)}
 	step := s.step("hold_release")
@@ -54,7 +55,8 @@ func (l *HoldList) release(ctx context.Context, h *Hold, p keys.Partition, from 
 	if r.Kind == ResumeShift && reply.Int(0) > 0 {
 		s.noteMoved(ctx, p)
 	}
-	out := Released{Count: int(reply.Int(0)), Timed: int(reply.Int(1)), Last: reply.Int(4) == 1, Kept: int(reply.Int(5))}
+	out := Released{Count: int(reply.Int(0)), Timed: int(reply.Int(1)), Last: reply.Int(4) == 1,
+		Kept: int(reply.Int(5))}
 	out.Next.score, _ = strconv.ParseInt(reply.Text(2), 10, 64)
 	out.Next.skip, _ = strconv.ParseInt(reply.Text(3), 10, 64)
 	return out, nil

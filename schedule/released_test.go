@@ -19,8 +19,8 @@ func (x *index) becomeOwed(key string) (due int64) {
 	return due
 }
 
-// What a resume has released and a timerd gives back stays released, though the resume goes on: it is shifted once, and what
-// was to become a dead letter does.
+// A released timer that a timerd gives back stays released, although the resume goes on. It is shifted once; and one
+// that was to become a dead letter becomes one.
 func TestReleasedAndGivenBack(t *testing.T) {
 	t.Parallel()
 	for _, kind := range []schedule.ResumeKind{schedule.ResumeShift, schedule.ResumeDead} {
@@ -69,7 +69,8 @@ func TestAListThatIsCopiedLate(t *testing.T) {
 // A timer that is shifted never gets the id of one of its key that has fired.
 func TestShiftNeverSharesAnID(t *testing.T) {
 	t.Parallel()
-	// shift shifts the timer of k that is held since it was due, to the time at which a newer one was due, and has it fire.
+	// shift shifts the timer of k that is held since it was due, to the time at which a newer one was due, and has it
+	// fire.
 	shift := func(x *index, was, newer schedule.Millis, settled schedule.Firing) {
 		x.t.Helper()
 		l := x.list()
@@ -98,7 +99,8 @@ func TestShiftNeverSharesAnID(t *testing.T) {
 		both := x.claims(k+" deadline payload of "+k, k+" deadline newer")
 		slices.SortFunc(both, func(a, b schedule.Firing) int { return int(a.Due - b.Due) })
 		newer := both[1]
-		if err := errors.Join(x.Release(t.Context(), schedule.Outcomes(schedule.OutcomeGivenBack, both[:1]...)), x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, both[1:]...))); err != nil {
+		if err := errors.Join(x.Release(t.Context(), schedule.Outcomes(schedule.OutcomeGivenBack, both[:1]...)),
+			x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, both[1:]...))); err != nil {
 			t.Fatal(err)
 		}
 		x.hold("app1")

@@ -62,8 +62,8 @@ func (o *Outcome) next() int64 {
 	return current.Number + 1
 }
 
-// takePlans moves the repetitions to plan from claimed firings to plans. Those that cannot be planned stay, with their
-// Fault.
+// takePlans moves the repetitions to plan from claimed firings to plans. Repetitions that cannot be planned stay, with
+// their Fault.
 func (s *Schedule) takePlans(firings, plans []Firing) (left, all []Firing) {
 	if !slices.ContainsFunc(firings, isToPlan) {
 		return firings, plans
@@ -97,15 +97,16 @@ func (s *Schedule) settleRepeating(ctx context.Context, outcomes []Outcome) Part
 		dues[i], steps[i] = s.arming(o)
 		return []any{o.Ref, dues[i], o.next(), o.firing.Occurrence.repetition.serial, steps[i].Skipped}
 	}
-	return s.onEach(ctx, s.step("settle_repeat"), outcomes, batch{repeatPerCall, repeatBytesPerCall}, args, func(reply *redis.Cmd, members []int) error {
-		done, err := ReadReply(reply, len(members), 0)
-		for j, m := range members {
-			if err == nil && done.Int(j) == 1 {
-				s.tellArmed(&outcomes[m].firing, dues[m], steps[m].Skipped)
+	return s.onEach(ctx, s.step("settle_repeat"), outcomes, batch{repeatPerCall, repeatBytesPerCall}, args,
+		func(reply *redis.Cmd, members []int) error {
+			done, err := ReadReply(reply, len(members), 0)
+			for j, m := range members {
+				if err == nil && done.Int(j) == 1 {
+					s.tellArmed(&outcomes[m].firing, dues[m], steps[m].Skipped)
+				}
 			}
-		}
-		return err
-	})
+			return err
+		})
 }
 
 // tellArmed reports the occurrence that a settlement has armed, and the number that it has skipped, to the agenda.

@@ -23,7 +23,7 @@ func (x *index) becomesDue() {
 	x.do("ZADD", keys.Single.Due(), "XX", x.redisNow()-1, k)
 }
 
-// nextIs checks what is pending of k, by the index, its key and timer_get.
+// nextIs checks the pending timer of k, by the index, its key and timer_get.
 func (x *index) nextIs(due int64, said string) {
 	x.t.Helper()
 	if index, key := x.pendingAt(); index != due || key != due {
@@ -50,7 +50,8 @@ func TestOccurrenceSetAsideGoesOn(t *testing.T) {
 	x.observe(touched(denied))
 	x.grant()
 	x.setAside(0)
-	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, denied)); !strings.HasSuffix(got, "payload v state pending repeat every 1m0s occurrence 1]") {
+	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, denied)); !strings.HasSuffix(got,
+		"payload v state pending repeat every 1m0s occurrence 1]") {
 		t.Errorf("timer_get: %s", got)
 	}
 }
@@ -73,7 +74,8 @@ func TestOccurrenceIsSettledByTwo(t *testing.T) {
 		for i := range 4 {
 			s := schedule.New(x.rdb, 1000)
 			wg.Go(func() {
-				if err := s.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, []schedule.Firing{late[0], again}[i%2])); err != nil {
+				if err := s.Settle(t.Context(),
+					schedule.Outcomes(schedule.OutcomeFired, []schedule.Firing{late[0], again}[i%2])); err != nil {
 					t.Error(err)
 				}
 			})
@@ -118,7 +120,7 @@ func TestPlanIsLeftToAnother(t *testing.T) {
 	x.nextIs(first+60000, "payload p state pending repeat every 1m0s occurrence 2")
 }
 
-// transaction has each script that a client runs in a pipeline run in a transaction, after some commands and before others.
+// transaction has each script that a client runs by itself run in a transaction, after some commands and before others.
 type transaction struct {
 	client        *redis.Client // by which it is run
 	before, after func(pipe redis.Pipeliner)
@@ -126,25 +128,22 @@ type transaction struct {
 
 func (*transaction) DialHook(next redis.DialHook) redis.DialHook { return next }
 
-func (*transaction) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
-
-func (w *transaction) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		if cmds[0].Name() != "evalsha" {
-			return next(ctx, cmds)
+func (w *transaction) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() != "evalsha" && cmd.Name() != "eval" {
+			return next(ctx, cmd)
 		}
-		_, err := w.client.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
+		_, _ = w.client.TxPipelined(ctx, func(pipe redis.Pipeliner) error { // cmd has its error
 			w.before(pipe)
-			for _, cmd := range cmds {
-				if err := pipe.Process(ctx, cmd); err != nil {
-					return err
-				}
-			}
-			w.after(pipe)
-			return nil
+			defer w.after(pipe)
+			return pipe.Process(ctx, cmd)
 		})
-		return err
+		return cmd.Err()
 	}
+}
+
+func (*transaction) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }
 
 // A plan has the ref of an earlier one that was claimed and replaced in the same ms: whoever claimed that
@@ -160,7 +159,8 @@ func TestPlansOfTheSameMillisecond(t *testing.T) {
 	var older, newer *redis.StringSliceCmd
 	between := &transaction{
 		client: x.rdb,
-		before: func(pipe redis.Pipeliner) { older = plan(pipe, "@hourly", "Nowhere/Else") }, // it stays claimed, as it cannot be planned
+		// it stays claimed, as it cannot be planned
+		before: func(pipe redis.Pipeliner) { older = plan(pipe, "@hourly", "Nowhere/Else") },
 		after:  func(pipe redis.Pipeliner) { newer = plan(pipe, "30 4 2 7 *", "UTC") },
 	}
 	claims := redis.NewClient(&redis.Options{Addr: x.rdb.Options().Addr})
@@ -210,6 +210,24 @@ func TestPlansAreNotHeld(t *testing.T) {
 	if at := time.UnixMilli(index).UTC(); key != index || at.YearDay() != 1 || at.Hour() != 0 {
 		t.Errorf("due at %s, its key at %d", at, key)
 	}
+}
+
+// A plan that ends before anybody claims it leaves nothing behind: for a name in owed each claim would look twice.
+func TestEndedPlansAreNotOwed(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	for _, end := range [][]any{
+		{"FCALL", "timer_set", 1, k, "p", "PX", 60000},
+		{"FCALL", "timer_repeat", 1, k, "p", "EVERY", 60000},
+		{"FCALL", "timer_cancel", 1, k},
+	} {
+		x.do("FCALL", "timer_repeat", 1, k, "p", "CRON", "0 0 1 1 *")
+		x.do(end...)
+		if owed := x.do("ZRANGE", keys.Single.Owed(), 0, -1); fmt.Sprint(owed) != "[]" {
+			t.Errorf("after %v %v is owed", end[1], owed)
+		}
+	}
+	x.isEmpty()
 }
 
 // While it is held one occurrence waits, however many fall due.
@@ -291,7 +309,8 @@ func TestResumesOfOccurrences(t *testing.T) {
 	}
 }
 
-// An occurrence that is set again while the repetition that replaced its own is still to be planned does not take the key.
+// An occurrence that is set again while the repetition that replaced its own is still to be planned does not take the
+// key.
 func TestShiftedOccurrenceBesideANewRepetition(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -321,7 +340,8 @@ func TestShiftedOccurrenceBesideANewRepetition(t *testing.T) {
 	x.nextIs(index, "payload new state pending repeat cron 0 0 1 1 * UTC occurrence 1")
 }
 
-// An occurrence that is being made up for has no key. A key that is set meanwhile is the next one, and takes nothing from it.
+// An occurrence that is being made up for has no key. A key that is set meanwhile is the next one, and takes nothing
+// from it.
 func TestKeySetWhileOccurrencesAreMadeUpFor(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -342,7 +362,8 @@ func TestKeySetWhileOccurrencesAreMadeUpFor(t *testing.T) {
 	x.nextIs(at, "payload new state pending repeat every 100ms occurrence 3")
 }
 
-// An occurrence that fires at another time than its own is noted, and one that another firing has the id of comes a little later.
+// An occurrence that fires at another time than its own is noted, and one that another firing has the id of comes a
+// little later.
 // Those after it do not.
 func TestOccurrencesShareNoID(t *testing.T) {
 	t.Parallel()

@@ -81,7 +81,9 @@ func TestIntervalKeepsItsGrid(t *testing.T) {
 	for n := 1; n <= 3; n++ {
 		index, key := x.pendingAt()
 		if index != key || index <= last || (index-from)%2000 != 0 || n == 1 && index != first {
-			t.Fatalf("occurrence %d is due at %d by the index and %d by its key, after %d on the grid from %d; the first one was said to be due at %d", n, index, key, last, from, first)
+			t.Fatalf(
+				"occurrence %d is due at %d by the index and %d by its key, after %d on the grid from %d; "+
+					"the first was %d", n, index, key, last, from, first)
 		}
 		want := fmt.Sprintf("repeat every 2s occurrence %d]", n)
 		if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k)); !strings.HasSuffix(got, want) {
@@ -104,11 +106,13 @@ func TestIntervalKeepsItsGrid(t *testing.T) {
 func TestCronIsPlannedByWhoeverClaims(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
-	if got := x.do("FCALL", "timer_repeat", 1, k, "p", "CRON", "30  4 1 JAN *", "TZ", "Asia/Kathmandu"); got != "planned" {
+	if got := x.do("FCALL", "timer_repeat", 1, k, "p", "CRON", "30  4 1 JAN *", "TZ",
+		"Asia/Kathmandu"); got != "planned" {
 		t.Fatalf("timer_repeat: %v", got)
 	}
 	const text = "cron 30 4 1 JAN * Asia/Kathmandu"
-	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k)); !strings.HasSuffix(got, " payload p state pending repeat "+text+" occurrence 1]") {
+	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k)); !strings.HasSuffix(got,
+		" payload p state pending repeat "+text+" occurrence 1]") {
 		t.Errorf("timer_get: %s", got)
 	}
 	x.claims()
@@ -120,7 +124,8 @@ func TestCronIsPlannedByWhoeverClaims(t *testing.T) {
 	if index, key := x.pendingAt(); index != want.UnixMilli() || key != index {
 		t.Errorf("due at %d, key at %d; want %d", index, key, want.UnixMilli())
 	}
-	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k)); !strings.HasSuffix(got, "repeat "+text+" occurrence 1]") {
+	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k)); !strings.HasSuffix(got,
+		"repeat "+text+" occurrence 1]") {
 		t.Errorf("timer_get: %s", got)
 	}
 	if got := x.do("FCALL", "timer_cancel", 1, k); got != "cancelled" {
@@ -158,8 +163,10 @@ func TestPlanOfWhatIsOverArmsNothing(t *testing.T) {
 func TestUnknownZoneIsAFault(t *testing.T) {
 	t.Parallel()
 	for text, args := range map[string][]any{
-		`zone "Europe/Berln" is not in the time zone database: did you mean Europe/Berlin?`: {"CRON", "@hourly", "TZ", "Europe/Berln"},
-		"no such time in the next eight years":                                              {"CRON", "@yearly", "UNTIL", newIndex(t).redisNow() + 20_000},
+		`zone "Europe/Berln" is not in the time zone database: did you mean Europe/Berlin?`: {"CRON", "@hourly", "TZ",
+			"Europe/Berln"},
+		"no such time in the next eight years": {"CRON", "@yearly",
+			"UNTIL", newIndex(t).redisNow() + 20_000},
 	} {
 		x := newIndex(t)
 		x.do(append([]any{"FCALL", "timer_repeat", 1, k, "p"}, args...)...)
@@ -201,7 +208,8 @@ func TestLibraryReadsExpressionsAsGoDoes(t *testing.T) {
 		}
 	}
 	for _, expression := range []string{"0 0 30 2 *", "0 0 31 4,6,9,11 *", "0 0 31 2 *"} {
-		x.refuses(fmt.Sprintf("cron expression %q: no such time in the next eight years", expression), "FCALL", "timer_repeat", 1, k, "p", "CRON", expression)
+		x.refuses(fmt.Sprintf("cron expression %q: no such time in the next eight years", expression), "FCALL",
+			"timer_repeat", 1, k, "p", "CRON", expression)
 	}
 	x.do("FCALL", "timer_cancel", 1, k)
 	x.isOver()
@@ -298,14 +306,17 @@ func TestChangesBeforeTheSettlement(t *testing.T) {
 		command []any
 		heard   bool   // before the settlement
 		answer  any    // of the command
-		due     int64  // of what is pending then; 0: nothing, 1: the next occurrence as if nothing had been
-		repeats string // what timer_get ends with
+		due     int64  // due time of the pending timer after that; 0: none, 1: the undisturbed next occurrence
+		repeats string // the end of timer_get's reply
 	}{
 		{"nothing", []any{"PING"}, false, "PONG", 1, "payload p state pending repeat every 1m0s occurrence 2]"},
-		{"set", []any{"SET", k, "new", "PXAT", far}, true, "OK", far, "payload new state pending repeat every 1m0s occurrence 2]"},
-		{"set unheard", []any{"SET", k, "new", "PXAT", far}, false, "OK", far, "payload new state pending repeat every 1m0s occurrence 2]"},
+		{"set", []any{"SET", k, "new", "PXAT", far}, true, "OK", far,
+			"payload new state pending repeat every 1m0s occurrence 2]"},
+		{"set unheard", []any{"SET", k, "new", "PXAT", far}, false, "OK", far,
+			"payload new state pending repeat every 1m0s occurrence 2]"},
 		{"set without ttl", []any{"SET", k, "new"}, true, "OK", 0, "state firing"},
-		{"timer_set", []any{"FCALL", "timer_set", 1, k, "new", "PXAT", far}, false, far, far, "payload new state pending]"},
+		{"timer_set", []any{"FCALL", "timer_set", 1, k, "new", "PXAT", far}, false, far, far,
+			"payload new state pending]"},
 		{"timer_cancel", []any{"FCALL", "timer_cancel", 1, k}, false, "fired", 0, "state firing"},
 	} {
 		x := newIndex(t)
@@ -353,7 +364,8 @@ func TestRepetitionIsReplacedUnderWay(t *testing.T) {
 	if index, key := x.pendingAt(); index != due || key != due {
 		t.Errorf("due at %d, key at %d, want %d", index, key, due)
 	}
-	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k)); !strings.HasSuffix(got, "payload new state pending repeat every 1m30s occurrence 1]") {
+	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k)); !strings.HasSuffix(got,
+		"payload new state pending repeat every 1m30s occurrence 1]") {
 		t.Errorf("timer_get: %s", got)
 	}
 }
@@ -367,7 +379,8 @@ func TestConditionsCountRepetitions(t *testing.T) {
 	}
 	x.awaitClock(x.repeats("p", "EVERY", 100, "NX"))
 	x.occurs("every 100ms 1 p")
-	for _, call := range [][]any{{"timer_repeat", 1, k, "p", "EVERY", 100, "NX"}, {"timer_set", 1, k, "p", "PX", 100, "NX"}} {
+	for _, call := range [][]any{{"timer_repeat", 1, k, "p", "EVERY", 100, "NX"},
+		{"timer_set", 1, k, "p", "PX", 100, "NX"}} {
 		if got := x.do(append([]any{"FCALL"}, call...)...); got != nil {
 			t.Errorf("%v: %v, want nil", call, got)
 		}
@@ -399,7 +412,8 @@ func TestMissedOccurrences(t *testing.T) {
 		case (index-due)%100 != 0:
 			t.Errorf("the next one is due at %d, off the grid from %d", index, due)
 		case catchUp == 0 && (missed < 4 || skipped.Load() != missed):
-			t.Errorf("the next one is due %d ms later, and %d were skipped; want at least 4, all that were missed", index-due, skipped.Load())
+			t.Errorf("the next one is due %d ms later, and %d were skipped; want at least 4, all that were missed",
+				index-due, skipped.Load())
 		case catchUp > 0 && (index != due+100 || skipped.Load() != 0):
 			t.Errorf("the next one is due %d ms later, and %d were skipped; want none", index-due, skipped.Load())
 		}

@@ -95,8 +95,10 @@ func TestRepetitionsSayEverything(t *testing.T) {
 	until := from + 90_000_000
 	x.repeats("p", "EVERY", 90_000, "FROM", from, "UNTIL", until, "TIMES", 7, "CATCHUP", 5000, "LATE", 300, "DROP")
 	want := query.Repetition{
-		Text: "every 1m30s", Occurrence: 1, From: time.UnixMilli(from).UTC(), Until: time.UnixMilli(until).UTC(), Times: 7,
-		CatchUp: 5 * time.Second, Late: policy.Limit{Given: true, Most: 300 * time.Millisecond, Drop: true}, Payload: []byte("p"),
+		Text: "every 1m30s", Occurrence: 1, From: time.UnixMilli(from).UTC(), Until: time.UnixMilli(until).UTC(),
+		Times:   7,
+		CatchUp: 5 * time.Second, Late: policy.Limit{Given: true, Most: 300 * time.Millisecond, Drop: true},
+		Payload: []byte("p"),
 	}
 	if got := x.repeating().Repetition; fmt.Sprintf("%+v", *got) != fmt.Sprintf("%+v", want) {
 		t.Errorf("%+v\nwant %+v", *got, want)
@@ -117,12 +119,14 @@ func TestRepetitionAmongManyFirings(t *testing.T) {
 	if err := x.rdb.ZAdd(t.Context(), keys.Single.Firing(), others...).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if states, err := query.Repetitions(t.Context(), x.Schedule, []string{k}); err != nil || !errors.Is(states[0].Err, query.ErrTooManyFirings) {
+	if states, err := query.Repetitions(t.Context(), x.Schedule, []string{k}); err != nil ||
+		!errors.Is(states[0].Err, query.ErrTooManyFirings) {
 		t.Errorf("%+v, %v", states, err)
 	}
 }
 
-// What a key repeats by is found among large firings of the key that are owed, by reading the last of them; and where too much
+// What a key repeats by is found among large firings of the key that are owed, by reading the last of them; and where
+// too much
 // would have to be read that is said.
 func TestRepetitionAmongLargeFirings(t *testing.T) {
 	t.Parallel()
@@ -163,7 +167,8 @@ func TestRepetitionAmongLargeFirings(t *testing.T) {
 	}
 	firings(now + 1000)
 	before = reads()
-	if states, err := query.Repetitions(t.Context(), x.Schedule, []string{k}); err != nil || !errors.Is(states[0].Err, query.ErrTooManyFirings) {
+	if states, err := query.Repetitions(t.Context(), x.Schedule, []string{k}); err != nil ||
+		!errors.Is(states[0].Err, query.ErrTooManyFirings) {
 		t.Errorf("before the others: %+v, %v", states, err)
 	}
 	if n := reads() - before; n > 10 {
@@ -239,7 +244,8 @@ func testRepeatingKeys(t *testing.T, rdb redis.UniversalClient) {
 		}
 	}
 	pages := 0
-	if err := query.Repeating(t.Context(), s, keys.Namespace{}, func([]keys.Key) bool { pages++; return false }); err != nil || pages != 1 {
+	if err := query.Repeating(t.Context(), s, keys.Namespace{},
+		func([]keys.Key) bool { pages++; return false }); err != nil || pages != 1 {
 		t.Errorf("it went on to %d pages, %v", pages, err)
 	}
 }

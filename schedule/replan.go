@@ -9,8 +9,9 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// A settlement gives the next occurrence of a timer the time of its arming as serial. So a serial of later than now tells, for as long
-// as the clock was ahead, that it was armed by a clock that was. What would have come between is planned again.
+// A settlement gives the next occurrence of a timer the time of its arming as serial. So a serial of later than now
+// tells, for as long as the clock was ahead, that it was armed by a clock that was. What would have come between is
+// planned again.
 
 const (
 	// replanPage and replanPerCall bound the occurrences read, and planned again, by one call: some 0.3 ms, or 2 with
@@ -68,7 +69,8 @@ type armedAhead struct {
 }
 
 func (s *Schedule) foundAhead(ctx context.Context, p keys.Partition, skip int) (f foundAhead, err error) {
-	reply, err := ReadReply(s.Run(ctx, s.step("replan_find"), []Call{{Partition: p, Args: []any{AheadBy.Milliseconds(), skip, replanPage}}})[0], 2, 4)
+	reply, err := ReadReply(s.Run(ctx, s.step("replan_find"),
+		[]Call{{Partition: p, Args: []any{AheadBy.Milliseconds(), skip, replanPage}}})[0], 2, 4)
 	if err != nil {
 		return f, err
 	}
@@ -87,7 +89,8 @@ func (s *Schedule) foundAhead(ctx context.Context, p keys.Partition, skip int) (
 // keeps its time.
 func (s *Schedule) backDue(a armedAhead, now Millis) (Millis, stretches) {
 	o, r := a.occurrence, a.occurrence.repetition
-	moved := a.due < r.nominal || a.due >= r.nominal.Add(cron.MinInterval) // by less it was moved from an id that is taken
+	// a shorter move only avoided an id that was taken
+	moved := a.due < r.nominal || a.due >= r.nominal.Add(cron.MinInterval)
 	if moved || len(o.fired.all) == 0 || o.fired.all[0].first <= now || o.fired.all[0].end > 0 || Millis(r.from) > now {
 		return AtOnce, stretches{}
 	}
@@ -111,7 +114,8 @@ func (s *Schedule) backDue(a armedAhead, now Millis) (Millis, stretches) {
 }
 
 // replanSome plans some occurrences of a partition again.
-func (s *Schedule) replanSome(ctx context.Context, p keys.Partition, found []armedAhead, now Millis) (planned int, err error) {
+func (s *Schedule) replanSome(ctx context.Context, p keys.Partition, found []armedAhead, now Millis) (planned int,
+	err error) {
 	var args []any
 	dues := make([]Millis, len(found))
 	for i, a := range found {

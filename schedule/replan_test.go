@@ -24,7 +24,7 @@ func (x *index) setAhead(clock *lab.Clock, by time.Duration) {
 	}, "the clock of Redis to change")
 }
 
-// settleAll claims and settles what is due, and returns how many firings that were.
+// settleAll claims and settles the due timers, and returns their number.
 func (x *index) settleAll() (settled int) {
 	x.t.Helper()
 	firings := x.claimFor(lease).Firings
@@ -34,7 +34,7 @@ func (x *index) settleAll() (settled int) {
 	return len(firings)
 }
 
-// replans plans again what was armed by a clock that was ahead.
+// replans plans occurrences again that a clock ahead had armed.
 func (x *index) replans(want int) {
 	x.t.Helper()
 	if n, _, err := x.PutRight(x.t.Context(), lease); err != nil || n != want {
@@ -51,7 +51,8 @@ func newIndexWithClock(t *testing.T) (*index, *lab.Clock) {
 	return newIndex(t, devserver.Environment(clock.Environment()...)), clock
 }
 
-// Redis's clock is an hour ahead for a while: what fell due fires, and what follows was armed by that clock. Once it is back, that is
+// Redis's clock is an hour ahead for a while: what fell due fires, and what follows was armed by that clock. Once it is
+// back, that is
 // planned again, on its grid, and without an occurrence that has fired. What lies ahead for another reason stays.
 func TestOccurrencesArmedByAClockThatWasAhead(t *testing.T) {
 	t.Parallel()
@@ -96,13 +97,14 @@ func TestOccurrencesArmedByAClockThatWasAhead(t *testing.T) {
 			t.Errorf("%s: due at %d, want %d as before", key, got, want)
 		}
 	}
-	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k)); got == "" || x.rdb.ZCard(t.Context(), keys.Single.Due()).Val() != 5 {
+	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k)); got == "" ||
+		x.rdb.ZCard(t.Context(), keys.Single.Due()).Val() != 5 {
 		t.Errorf("timer_get: %s", got)
 	}
 }
 
-// The clock jumps again: within what it was ahead before, further, or while it is ahead. Once it is back, what repeats goes
-// on with the next of its times each time, and nothing fires twice.
+// The clock jumps again: within its earlier lead, further, or while it is ahead. Once it is back, each repetition goes
+// on with its next time, and nothing fires twice.
 func TestClockThatWasAheadAgain(t *testing.T) {
 	t.Parallel()
 	const hour = time.Hour
@@ -123,7 +125,8 @@ func TestClockThatWasAheadAgain(t *testing.T) {
 				t.Helper()
 				for _, f := range x.claimFor(lease).Firings {
 					if fired[f.Due] {
-						t.Errorf("%v after the first one fires again", time.Duration(int64(f.Due)-first)*time.Millisecond)
+						t.Errorf("%v after the first one fires again",
+							time.Duration(int64(f.Due)-first)*time.Millisecond)
 					}
 					fired[f.Due] = true
 					x.settle(f)
@@ -158,7 +161,7 @@ func TestClockThatWasAheadAgain(t *testing.T) {
 	}
 }
 
-// What has fired by a clock that was ahead does not fire again when its time comes.
+// An occurrence that has fired by a clock ahead does not fire again at its time.
 func TestOccurrencesThatFiredAheadFireOnce(t *testing.T) {
 	t.Parallel()
 	x, clock := newIndexWithClock(t)
@@ -190,6 +193,6 @@ func TestOccurrencesThatFiredAheadFireOnce(t *testing.T) {
 		}
 	}
 	if len(fired) < 6 {
-		t.Errorf("%d fired, want more after those that fired ahead", len(fired))
+		t.Errorf("%d fired, want more after the ones that fired ahead", len(fired))
 	}
 }

@@ -12,7 +12,8 @@ import (
 // A command that was never answered, as of a pipeline whose connection broke, is told as that.
 func TestNoReply(t *testing.T) {
 	t.Parallel()
-	if _, err := schedule.ReadReply(redis.NewCmd(t.Context()), 0, 0); err == nil || !strings.Contains(err.Error(), "no reply") {
+	if _, err := schedule.ReadReply(redis.NewCmd(t.Context()), 0, 0); err == nil ||
+		!strings.Contains(err.Error(), "no reply") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -22,8 +22,9 @@ type Torn struct {
 
 // Restored is the repairs in a partition.
 type Restored struct {
-	Timers  int64  // timers and firings that were put back by their records
-	Bare    int64  // those whose record is lost: they fire without a payload, unless an audit finds it in their keys
+	Timers int64 // timers and firings that were put back by their records
+	// timers and firings without a record: they fire without a payload, unless an audit finds it in their keys
+	Bare    int64
 	Dropped int64  // records that were left by a refused claim, and timers whose keys have lost their TTLs
 	Unknown int64  // records that are of no timer, and left alone: a later version of timerd may have a use for them
 	Due     Millis // of the first timer, or Nothing
@@ -54,7 +55,8 @@ func (n *Node) Restore(ctx context.Context, p keys.Partition, lease time.Duratio
 				return all, fmt.Errorf("schedule: restore: %w", err)
 			}
 			all.Add(Restored{
-				Timers: reply.Int(1), Bare: reply.Int(2), Dropped: reply.Int(3), Unknown: reply.Int(4), Due: Millis(reply.Int(5)),
+				Timers: reply.Int(1), Bare: reply.Int(2), Dropped: reply.Int(3), Unknown: reply.Int(4),
+				Due: Millis(reply.Int(5)),
 			})
 		}
 	}

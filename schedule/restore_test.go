@@ -2,6 +2,7 @@ package schedule_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,8 +12,8 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// torn returns how much a scan finds to be lost.
-func (x *index) torn() (missing int64) {
+// torn returns how many records or members a scan finds to be lost, and how many firings it counts.
+func (x *index) torn() (missing, firing int64) {
 	x.t.Helper()
 	found, err := x.ScanDue(x.t.Context(), schedule.Forever, time.Minute)
 	if err != nil {
@@ -21,7 +22,7 @@ func (x *index) torn() (missing int64) {
 	for _, torn := range found.Torn {
 		missing += torn.Missing
 	}
-	return missing
+	return missing, found.Firing
 }
 
 // restores puts the index in order again, and compares what came of it, but for the first due time.
@@ -32,7 +33,7 @@ func (x *index) restores(want schedule.Restored) {
 	if err != nil || got != want {
 		x.t.Errorf("restored %+v, %v; want %+v", got, err, want)
 	}
-	if missing := x.torn(); missing != want.Unknown {
+	if missing, _ := x.torn(); missing != want.Unknown {
 		x.t.Errorf("%d are missing still, want %d", missing, want.Unknown)
 	}
 }
@@ -40,7 +41,8 @@ func (x *index) restores(want schedule.Restored) {
 // What somebody has deleted of the index comes back from the other half of it.
 func TestLostHalvesAreRestored(t *testing.T) {
 	t.Parallel()
-	const later, library, gone, waits, claimed, held, plan = "a:b:later:1", "a:b:library:1", "a:b:gone:1", "a:b:waits:1", "a:b:claimed:1", "a:b:held:1", "a:b:plan:1"
+	const later, library, gone, waits = "a:b:later:1", "a:b:library:1", "a:b:gone:1", "a:b:waits:1"
+	const claimed, held, plan = "a:b:claimed:1", "a:b:held:1", "a:b:plan:1"
 	for _, c := range []struct {
 		name string
 		lose []any
@@ -68,24 +70,74 @@ func TestLostHalvesAreRestored(t *testing.T) {
 			x.do("FCALL", "timer_set", 1, waits, "waits", "PX", 60000)
 			x.do("FCALL", "timer_set", 1, plan, "plan", "PX", 60000)
 			dues := fmt.Sprint(x.do("ZRANGE", keys.Single.Due(), 0, -1, "WITHSCORES"))
-			before := fmt.Sprint(x.do("HGETALL", keys.Single.Data()), x.do("HGETALL", keys.Single.FiringData()), x.do("ZRANGE", keys.Single.Firing(), 0, -1))
-			if missing := x.torn(); missing != 0 {
+			before := fmt.Sprint(x.do("HGETALL", keys.Single.Data()), x.do("HGETALL", keys.Single.FiringData()),
+				x.do("ZRANGE", keys.Single.Firing(), 0, -1))
+			if missing, _ := x.torn(); missing != 0 {
 				t.Fatalf("%d are missing before", missing)
 			}
 			x.do(c.lose...)
-			if missing := x.torn(); missing != c.lost {
-				t.Errorf("%d are missing, want %d", missing, c.lost)
+			firings := int64(2)
+			if c.name == "firing" {
+				firings = 0
+			}
+			if missing, firing := x.torn(); missing != c.lost || firing != firings {
+				t.Errorf("%d are missing of %d firings, want %d of %d", missing, firing, c.lost, firings)
 			}
 			x.restores(schedule.Restored{Timers: c.lost - c.bare, Bare: c.bare})
 			if again := fmt.Sprint(x.do("ZRANGE", keys.Single.Due(), 0, -1, "WITHSCORES")); again != dues {
 				t.Errorf("due are %s, want %s", again, dues)
 			}
-			after := fmt.Sprint(x.do("HGETALL", keys.Single.Data()), x.do("HGETALL", keys.Single.FiringData()), x.do("ZRANGE", keys.Single.Firing(), 0, -1))
+			after := fmt.Sprint(x.do("HGETALL", keys.Single.Data()), x.do("HGETALL", keys.Single.FiringData()),
+				x.do("ZRANGE", keys.Single.Firing(), 0, -1))
 			if c.bare == 0 && len(after) != len(before) {
 				t.Errorf("the index is\n%s\nwant\n%s", after, before)
 			}
 			x.restores(schedule.Restored{})
 		})
+	}
+}
+
+// A timer that is due in the same ms as a firing of its key does not take that firing's place, although half of the
+// firing is lost.
+func TestLostHalvesOfFiringsKeepTheirPlaces(t *testing.T) {
+	t.Parallel()
+	const other = "app1:b:c:other"
+	for _, half := range []string{"member", "record"} {
+		for _, all := range [][]string{{k}, {k, other}} {
+			t.Run(fmt.Sprint(half, len(all)), func(t *testing.T) {
+				t.Parallel()
+				x := newIndex(t)
+				due := x.redisNow() - 1
+				set := func(payload string) (want []string) {
+					for _, key := range all {
+						x.do("FCALL", "timer_set", 1, key, payload, "PX", 60000)
+						x.do("DEL", key)
+						x.do("ZADD", keys.Single.Due(), "XX", due, key)
+						want = append(want, key+" deadline "+payload)
+					}
+					return want
+				}
+				older := x.claims(set("older")...)
+				for _, f := range older {
+					if half == "member" {
+						x.do("ZREM", keys.Single.Firing(), f.Ref)
+					} else {
+						x.do("HDEL", keys.Single.FiringData(), f.Ref)
+					}
+				}
+				newer := x.claims(set("newer")...)
+				for _, f := range newer {
+					if slices.ContainsFunc(older, func(o schedule.Firing) bool { return o.Ref == f.Ref }) {
+						t.Errorf("the newer timer fires as %s, as the older one does", f.Ref)
+					}
+				}
+				if half == "member" {
+					x.restores(schedule.Restored{Timers: int64(len(all))})
+				} else {
+					x.restores(schedule.Restored{Bare: int64(len(all))})
+				}
+			})
+		}
 	}
 }
 
@@ -153,7 +205,7 @@ func TestLostContestedTimers(t *testing.T) {
 	x.claims(k + " expired v1")
 }
 
-// What is of no timer stays as it is: a later version may have a use for it.
+// A record without a timer stays: a later version may use it.
 func TestUnknownRecordsStay(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -249,7 +301,8 @@ func TestClaimsKeepTheMarkOfLostLargeTimers(t *testing.T) {
 	x := newIndexFor(t, rdb, rdb, 256<<10)
 	x.do("FCALL", "timer_set", 1, k, strings.Repeat("x", 20<<10), "PX", 60000)
 	x.do("DEL", keys.Single.Due())
-	if c := x.ClaimInFull(t.Context(), schedule.ClaimRequest{Partition: keys.Single}, lease); c.Err != nil || len(c.Firings) != 0 {
+	if c := x.ClaimInFull(t.Context(), schedule.ClaimRequest{Partition: keys.Single}, lease); c.Err != nil ||
+		len(c.Firings) != 0 {
 		t.Errorf("%+v", c)
 	}
 	if x.do("HEXISTS", keys.Single.Data(), ":l:") != int64(1) {

@@ -24,9 +24,9 @@ type Retry struct {
 	Origin  Origin       // the timer's first firing
 	// Replayed is when the timer was replayed, as a dead letter is; 0 if it was not.
 	Replayed Millis
-	// TraceParent and TraceState are those of the event that the payload does not have; "" for none.
+	// TraceParent and TraceState are fields of the event that the payload does not have; "" for none.
 	TraceParent, TraceState string
-	// Repeat and Occurrence are those of the event, for its own: empty and 0 for a timer that does not repeat.
+	// Repeat and Occurrence are fields of the event, for its own: empty and 0 for a timer that does not repeat.
 	Repeat     string
 	Occurrence int64
 }
@@ -43,10 +43,12 @@ const tooManyRetries = -2
 // has passed fires at once. Its event has an id of its own: if another event has that id, the due time moves by some
 // ms. After any other error it may or may not have been set; calling again is safe.
 func (s *Schedule) Retry(ctx context.Context, r Retry) (due Millis, ok bool, err error) {
-	header := map[Status]string{PayloadMissing: "m", PayloadTooLarge: "l"}[r.Status] + options(r.Late) + r.Origin.option() + replayedOption(r.Replayed) +
+	header := map[Status]string{PayloadMissing: "m", PayloadTooLarge: "l"}[r.Status] + options(r.Late) +
+		r.Origin.option() + replayedOption(r.Replayed) +
 		traceOptions(r.TraceParent, r.TraceState) + occurrenceOption(r.Repeat, r.Occurrence)
 	key := r.Key.String()
-	reply, err := s.Run(ctx, s.step("retry"), []Call{{Partition: s.Partition(key), Args: []any{r.EventID, key, int64(r.Due), r.Attempt, header, r.Payload}}})[0].Int64()
+	reply, err := s.Run(ctx, s.step("retry"), []Call{{Partition: s.Partition(key),
+		Args: []any{r.EventID, key, int64(r.Due), r.Attempt, header, r.Payload}}})[0].Int64()
 	if err != nil {
 		return 0, false, fmt.Errorf("schedule: retry %q: %w", r.Key, err)
 	}

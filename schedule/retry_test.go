@@ -15,7 +15,8 @@ func (x *index) retry(id string, due int64, attempt int, payload string) int64 {
 	if err != nil {
 		x.t.Fatal(err)
 	}
-	got, ok, err := x.Retry(x.t.Context(), schedule.Retry{EventID: id, Key: key, Due: schedule.Millis(due), Attempt: attempt, Payload: []byte(payload)})
+	got, ok, err := x.Retry(x.t.Context(),
+		schedule.Retry{EventID: id, Key: key, Due: schedule.Millis(due), Attempt: attempt, Payload: []byte(payload)})
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -171,7 +172,8 @@ func TestRetryNeverSharesAnID(t *testing.T) {
 				if when != "due" {
 					firings, _ := x.claimOnce()
 					if when == "settled" {
-						if err := x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
+						if err := x.Settle(t.Context(),
+							schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 							t.Fatal(err)
 						}
 					}

@@ -20,12 +20,13 @@ const denied = "app2:trans:notice:1"
 // user who may do everything.
 func newNarrowIndex(t *testing.T) *index {
 	t.Helper()
-	server := testenv.Redis(t, devserver.ACL("user default on nopass ~* &* +@all\nuser timerd on nopass ~app1:* ~timerd:* &* +@all\n"))
+	server := testenv.Redis(t,
+		devserver.ACL("user default on nopass ~* &* +@all\nuser timerd on nopass ~app1:* ~timerd:* &* +@all\n"))
 	timerd := server.Client(func(o *redis.Options) { o.Username, o.Password = "timerd", "-" })
 	return newIndexFor(t, timerd, server.Client(), 1000)
 }
 
-// grant gives timerd the right to every key, and has what was set aside looked at again.
+// grant gives timerd the right to every key, and makes the timers set aside due for a look.
 func (x *index) grant() {
 	x.t.Helper()
 	x.do("ACL", "SETUSER", "timerd", "~*")
@@ -36,7 +37,7 @@ func (x *index) grant() {
 	}
 }
 
-// setAside claims once, which sets n timers aside, and returns what was claimed.
+// setAside claims once, which sets n timers aside, and returns the claimed ones.
 func (x *index) setAside(n int) []schedule.Firing {
 	x.t.Helper()
 	c := x.claimFor(lease)
@@ -89,7 +90,8 @@ func TestDeniedTimersAreLookedAtLessAndLess(t *testing.T) {
 		x.do("ZADD", keys.Single.Due(), 1, older)
 		x.do("HSET", keys.Single.Data(), older, ":p")
 		x.setAside(0)
-		pause := time.Duration(x.rdb.ZScore(t.Context(), keys.Single.Due(), older).Val()-float64(x.redisNow())) * time.Millisecond
+		pause := time.Duration(x.rdb.ZScore(t.Context(), keys.Single.Due(),
+			older).Val()-float64(x.redisNow())) * time.Millisecond
 		want := min(max(late/4, time.Second), time.Minute)
 		if pause > want+time.Second || pause < want-time.Second {
 			t.Errorf("%v late: looked at again after %v, want about %v", late, pause, want)
@@ -109,7 +111,8 @@ func TestDeniedTimersFireByAnOldEvent(t *testing.T) {
 	x.awaitClock(x.redisNow() + 4100)
 	observe := func(heard time.Time, owed int) {
 		t.Helper()
-		if seen, err := x.Observe(t.Context(), []schedule.Hint{expired(denied)}, heard); err != nil || seen.Owed != owed {
+		if seen, err := x.Observe(t.Context(), []schedule.Hint{expired(denied)}, heard); err != nil ||
+			seen.Owed != owed {
 			t.Errorf("%+v, %v; want %d owed", seen, err, owed)
 		}
 	}
@@ -173,7 +176,8 @@ func TestRetryOfADeniedKey(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := schedule.Retry{EventID: "event", Key: key, Due: schedule.Millis(x.redisNow() + 20), Attempt: 2, Payload: []byte("p")}
+	r := schedule.Retry{EventID: "event", Key: key, Due: schedule.Millis(x.redisNow() + 20), Attempt: 2,
+		Payload: []byte("p")}
 	for i, want := range []bool{true, false} {
 		if _, ok, err := x.Retry(t.Context(), r); ok != want || err != nil {
 			t.Fatalf("retry %d: %t, %v", i+1, ok, err)
@@ -242,7 +246,8 @@ func TestDeniedAndChangedMeanwhile(t *testing.T) {
 			if pending := x.do("ZSCORE", keys.Single.Due(), denied) != nil; pending != c.later {
 				t.Errorf("pending: %t", pending)
 			}
-			if record := x.do("HGET", keys.Single.Data(), denied); strings.HasPrefix(name, "extended") && record != ":p" {
+			if record := x.do("HGET", keys.Single.Data(), denied); strings.HasPrefix(name, "extended") &&
+				record != ":p" {
 				t.Errorf("record %v, want the payload", record)
 			}
 		})
@@ -257,7 +262,7 @@ func TestRefusedClaimsLoseNothing(t *testing.T) {
 			t.Parallel()
 			x := newNarrowIndex(t)
 			want := 1
-			if command == "zrem" { // the short way does without it
+			if command == "zrem" { // a usual claim does without it
 				x.observe(expired("app1:b:c:owed"))
 				want = 2
 			}
@@ -288,7 +293,7 @@ func TestRefusedClaimsLoseNothing(t *testing.T) {
 			}
 			// What the claim has left behind makes no second timer.
 			_, err := x.Restore(t.Context(), keys.Single, time.Second)
-			if missing := x.torn(); err != nil || missing != 0 {
+			if missing, _ := x.torn(); err != nil || missing != 0 {
 				t.Errorf("%d are missing still, %v", missing, err)
 			}
 			x.claims()

@@ -10,13 +10,13 @@ import (
 )
 
 // rooms are the texts that Lua is put together from: lua/lib has a file for each room. A room is a table, declared
-// here, with the functions and constants that others use by ROOM.NAME; what else is local to its file stays there. So
-// no file says what it includes, and a chunk stays far below Lua's limits of 200 locals and of 60 outer locals in a
+// here, with the functions and constants that others use by ROOM.NAME; other locals stay in its file. So no file has a
+// list of includes, and a chunk stays far below Lua's limits of 200 locals and of 60 outer locals in a
 // function.
 type rooms struct {
 	base      room            // begins each text
 	all       map[string]room // by name
-	constants []constant      // what Lua knows of Go
+	constants []constant      // values of Go that Lua uses
 }
 
 // room is a text of Lua, and the words in it: some of them are the names of the rooms and constants that it uses.

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -21,15 +22,19 @@ func TestRoomsAreAddedWhereTheyAreUsed(t *testing.T) {
 		"lib/three.lua": {Data: []byte("function three.go() return one.go() end\n")},
 		"lib/other.lua": {Data: []byte("function four.go() return OTHER end\n")},
 	}
-	r, err := newRooms(files, "lib", []constant{declared("local GIVEN, MORE = 1, 2\n"), declared("local OTHER = 3\n")}, map[string]string{"four": "other"})
+	r, err := newRooms(files, "lib", []constant{declared("local GIVEN, MORE = 1, 2\n"), declared("local OTHER = 3\n")},
+		map[string]string{"four": "other"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	const one = "do\nfunction one.go()\n  return two.NAME, GIVEN -- comment\nend\nend\n" //nolint:dupword // Lua
 	for text, want := range map[string]string{
-		"return 1\n":         "#!lua\nlocal run\nreturn 1\n",
-		"return one.go()\n":  "#!lua\nlocal run\nlocal GIVEN, MORE = 1, 2\nlocal one, two = {}, {}\n" + one + "do\ntwo.NAME = 2\nend\nreturn one.go()\n",
-		"return four.go()\n": "#!lua\nlocal run\nlocal OTHER = 3\nlocal four = {}\ndo\nfunction four.go() return OTHER end\nend\nreturn four.go()\n", //nolint:dupword // Lua
+		"return 1\n": "#!lua\nlocal run\nreturn 1\n",
+		"return one.go()\n": "#!lua\nlocal run\nlocal GIVEN, MORE = 1, 2\nlocal one, two = {}, {}\n" + one +
+			"do\ntwo.NAME = 2\nend\nreturn one.go()\n",
+		//nolint:dupword // Lua
+		"return four.go()\n": "#!lua\nlocal run\nlocal OTHER = 3\nlocal four = {}\n" +
+			"do\nfunction four.go() return OTHER end\nend\nreturn four.go()\n",
 	} {
 		if got := r.assemble("#!lua\n", text); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
@@ -67,7 +72,8 @@ func TestLuaUsesWhatIsDeclared(t *testing.T) {
 	t.Parallel()
 	files := luaFiles(t)
 	known, defined, used := map[string]bool{}, map[string]bool{}, map[string]bool{}
-	for name := range strings.FieldsSeq("redis tonumber string math table unpack ipairs pairs type pcall error select cjson bit run int BUDGET steps") {
+	for name := range strings.FieldsSeq(
+		"redis tonumber string math table unpack ipairs pairs type pcall error select cjson bit run int BUDGET steps") {
 		known[name] = true
 	}
 	s := newScripts(DefaultMaxPayload, true, 0)
@@ -84,7 +90,8 @@ func TestLuaUsesWhatIsDeclared(t *testing.T) {
 	}
 	for name, f := range files {
 		for _, use := range f.free {
-			if isScript := path.Dir(name) == "lua"; !known[use.name] && (!isScript || use.name != "KEYS" && use.name != "ARGV") {
+			if isScript := path.Dir(name) == "lua"; !known[use.name] &&
+				(!isScript || use.name != "KEYS" && use.name != "ARGV") {
 				t.Errorf("%s: nobody declares %v", name, use)
 			}
 		}
@@ -118,7 +125,7 @@ func TestStepsBeginTheirCalls(t *testing.T) {
 		if room == "partition" {
 			f = files["lua/lib/partition_cluster.lua"]
 		}
-		if f == nil || asked[room] || name == "index.begin" || name == "index.open" {
+		if f == nil || asked[room] || name == "index.begin" || name == "index.begin_timeless" || name == "index.open" {
 			return false
 		}
 		asked[room] = true
@@ -131,7 +138,7 @@ func TestStepsBeginTheirCalls(t *testing.T) {
 		begun, first, before := 0, 0, ""
 		for _, use := range f.members { // in the order of the file
 			switch {
-			case use.name == "index.begin" || use.name == "index.open":
+			case use.name == "index.begin" || use.name == "index.begin_timeless" || use.name == "index.open":
 				begun = cmp.Or(begun, use.line)
 			case use.line >= f.lastDefined && first == 0 && uses(use.name, map[string]bool{}):
 				first, before = use.line, use.name
@@ -146,8 +153,8 @@ func TestStepsBeginTheirCalls(t *testing.T) {
 	}
 }
 
-// A library's variables outlive a call. So index.begin makes all that is of a call anew, in run, and no function sets
-// anything else outside itself. Only noted.lua keeps what it says.
+// A library's variables outlive a call. So index.begin makes all state of a call anew, in run, and no function sets
+// anything else outside itself. Only noted.lua keeps state of its own.
 func TestNothingButRunOutlivesACall(t *testing.T) {
 	t.Parallel()
 	for name, f := range luaFiles(t) {
@@ -160,12 +167,71 @@ func TestNothingButRunOutlivesACall(t *testing.T) {
 			}
 		}
 	}
-	f := parseLua("", "local a, t = 1, {}\nlocal function f(b)\n  local c = {}\n  b, c.d = 1, 2\n  a = 2\n  t.x, t.y = 1\n  e = 3\n  local function g() b = 3 end\nend\n") //nolint:dupword // Lua
+	//nolint:dupword // Lua
+	f := parseLua("", "local a, t = 1, {}\nlocal function f(b)\n  local c = {}\n  b, c.d = 1, 2\n  a = 2\n"+
+		"  t.x, t.y = 1\n  e = 3\n  local function g() b = 3 end\nend\n")
 	var found []string
 	for _, use := range f.outlives {
 		found = append(found, use.String())
 	}
 	if want := []string{"a in line 5", "t.x in line 6", "t.y in line 6", "e in line 7"}; !slices.Equal(found, want) {
 		t.Errorf("found %q, want %q", found, want)
+	}
+}
+
+// TTLs of users' keys, the time, and members of the index are read or written by the rooms that know what that means.
+func TestCallsHaveTheirRooms(t *testing.T) {
+	t.Parallel()
+	const write = `redis\.p?call\('(ZADD|ZINCRBY|ZREM\w*|ZPOP\w*|HSET|HSETNX|HINCRBY\w*|HDEL)', ` +
+		`(run\.|[\w.]*prefix \.\. ')`
+	for what, room := range map[string]struct {
+		pattern string
+		files   []string
+	}{
+		// that one is of a key of timerd
+		"a TTL":    {`redis\.p?call\('(SET|GETEX|P?TTL|P?EXPIRE\w*|PERSIST)'`, []string{"lib/ttl", "steps/hearing"}},
+		"the time": {`'TIME'|\brun\.(time|now|now_text)\b`, []string{"lib/clock"}},
+		// these two move timers
+		"the index": {write + `(due|firing|data|firingdata)\b'?, [^']*($|'[^:])`,
+			[]string{"lib/index", "lib/batch", "lib/quick"}},
+		"beside": {write + `(beside|aside)'`, []string{"lib/beside"}},
+		"owed":   {write + `owed'`, []string{"lib/owing"}},
+	} {
+		pattern := regexp.MustCompile(room.pattern)
+		for name := range luaFiles(t) {
+			text, err := fs.ReadFile(lua, name)
+			if path.Dir(name) == "lua" {
+				text, err = os.ReadFile("../internal/query/" + name)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			if slices.Contains(room.files, strings.TrimSuffix(strings.TrimPrefix(name, "lua/"), ".lua")) {
+				if !pattern.Match(text) {
+					t.Errorf("%s reads or writes nothing of %s", name, what)
+				}
+				continue
+			}
+			for i, line := range strings.Split(string(text), "\n") {
+				if pattern.MatchString(line) {
+					t.Errorf("%s:%d: %s belongs into lua/%s.lua: %s", name, i+1, what, room.files[0],
+						strings.TrimSpace(line))
+				}
+			}
+		}
+	}
+}
+
+// A file of Lua has 200 lines at most, and a function of it 40.
+func TestLuaIsShort(t *testing.T) {
+	t.Parallel()
+	const mostLines, mostOfFunction = 200, 40
+	for name, f := range luaFiles(t) {
+		if f.lines > mostLines {
+			t.Errorf("%s has %d lines, more than %d", name, f.lines, mostLines)
+		}
+		if f.longest > mostOfFunction {
+			t.Errorf("%s: a function of %d lines, more than %d", f.longer, f.longest, mostOfFunction)
+		}
 	}
 }

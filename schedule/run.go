@@ -69,7 +69,7 @@ func (r Reply) texts() []string {
 	return all
 }
 
-// runOn runs those of the calls whose indices are in todo on one server. A server that does not know the step gets it.
+// runOn runs the calls with the indices in todo on one server. A server that does not know the step gets it.
 func runOn(ctx context.Context, server *redis.Client, step Script, calls []Call, todo []int, replies []*redis.Cmd) {
 	unknown := pipeline(ctx, server, step, calls, todo, replies)
 	if len(unknown) == 0 {
@@ -86,7 +86,8 @@ func runOn(ctx context.Context, server *redis.Client, step Script, calls []Call,
 
 // pipeline runs the calls with the indices in todo on one server. It returns the indices of calls that the server did
 // not run because it does not know the step.
-func pipeline(ctx context.Context, server *redis.Client, step Script, calls []Call, todo []int, replies []*redis.Cmd) (unknown []int) {
+func pipeline(ctx context.Context, server *redis.Client, step Script, calls []Call, todo []int,
+	replies []*redis.Cmd) (unknown []int) {
 	pipe := server.Pipeline()
 	for _, i := range todo {
 		// No key has the prefix as its name. So the server refuses the step before it
@@ -120,6 +121,7 @@ func isAnswer(err error) bool {
 // that says that the server cannot serve now.
 func IsRefused(err error) bool {
 	var reply redis.Error
-	return errors.As(err, &reply) && !redis.IsLoadingError(err) && !redis.IsReadOnlyError(err) && !redis.IsMasterDownError(err) &&
+	return errors.As(err, &reply) && !redis.IsLoadingError(err) && !redis.IsReadOnlyError(err) &&
+		!redis.IsMasterDownError(err) &&
 		!redis.IsClusterDownError(err)
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -25,9 +26,9 @@ func (c *ParkedCounts) Add(other ParkedCounts) {
 type DueScan struct {
 	Pending, Firing int64            // pending timers; firings that are owed or claimed
 	Held            int64            // timers that are due and held
-	Parked          ParkedCounts     // those of them that are parked
+	Parked          ParkedCounts     // parked timers among all these
 	Heads           []Head           // partitions with timers to claim within the given time
-	Leases          []Head           // those of them with firings, and when the first of these can be claimed
+	Leases          []Head           // partitions among Heads with firings, and when the first of these can be claimed
 	Moving          []keys.Partition // the partitions whose slots are moving: nothing in them changes meanwhile
 	Torn            []Torn           // torn partitions, of those searched in full
 
@@ -87,7 +88,8 @@ const (
 type Look struct {
 	Within time.Duration // a timer due within it counts
 	Lease  time.Duration
-	// Every is after what time at most each partition of a cluster is looked at, whatever is known of it: at most a lease.
+	// Every is after what time at most each partition of a cluster is looked at, whatever is known of it: at most a
+	// lease.
 	Every time.Duration
 	All   bool // all partitions are looked at, as nothing is known of them
 }
@@ -107,6 +109,7 @@ func (n *Node) Sweep(ctx context.Context, l Look) (DueScan, error) {
 	first := len(r.partitions) != len(m.Partitions) || len(m.Partitions) > 0 && &r.partitions[0] != &m.Partitions[0]
 	if first {
 		*r = newRound(m.Partitions, l.Every)
+		n.busy.forget()
 	}
 	r.sweeps++
 	found, told := n.askNoted(ctx) // before the search: timers set meanwhile come the next time
@@ -118,9 +121,12 @@ func (n *Node) Sweep(ctx context.Context, l Look) (DueScan, error) {
 			r.partitions = nil // all anew
 			return found, err
 		}
-		found.Heads, found.Leases, found.Moving = append(found.Heads, seen.Heads...), append(found.Leases, seen.Leases...), append(found.Moving, c.moving...)
+		found.Heads, found.Leases, found.Moving = append(found.Heads, seen.Heads...), append(found.Leases,
+			seen.Leases...), append(found.Moving, c.moving...)
 		found.Torn = append(found.Torn, seen.Torn...)
-		found.Pending, found.Firing, found.Held = found.Pending+c.counted.Pending, found.Firing+c.counted.Firing, found.Held+c.counted.Held
+		found.Pending += c.counted.Pending
+		found.Firing += c.counted.Firing
+		found.Held += c.counted.Held
 		found.Parked.Add(c.counted.Parked)
 	}
 	if len(found.Moving) > 0 {
@@ -153,14 +159,65 @@ func newRound(partitions []keys.Partition, every time.Duration) round {
 	r := round{partitions: partitions}
 	all := (len(partitions) + sweepChunk - 1) / sweepChunk
 	for part := range slices.Chunk(partitions, sweepChunk) {
-		var tags strings.Builder
-		for _, p := range part {
-			tags.WriteString(string(p))
-		}
 		ago := every * time.Duration(len(r.chunks)) / time.Duration(all)
-		r.chunks = append(r.chunks, roundChunk{partitions: part, tags: tags.String(), looked: time.Now().Add(-ago)})
+		r.chunks = append(r.chunks, roundChunk{partitions: part, tags: tagsOf(part), looked: time.Now().Add(-ago)})
 	}
 	return r
+}
+
+// tagsOf returns the hash tags of partitions, one after the other.
+func tagsOf(partitions []keys.Partition) string {
+	var tags strings.Builder
+	for _, p := range partitions {
+		tags.WriteString(string(p))
+	}
+	return tags.String()
+}
+
+// busyParts is the partitions of a node that had something due or in firing at the last turn of their chunk. A timer
+// that is overdue by more than the time since then was due at that turn: its partition is among them, unless the timer
+// came into the index later. Then the next turn finds it. Its methods may be called concurrently.
+type busyParts struct {
+	mu     sync.Mutex
+	chunks map[*keys.Partition]busyChunk // by their first partition in the node's list
+}
+
+type busyChunk struct {
+	partitions []keys.Partition
+	at         time.Time // before the search
+}
+
+func (b *busyParts) note(chunk []keys.Partition, found *DueScan, at time.Time) {
+	busy := busyChunk{at: at}
+	firing := make(map[keys.Partition]bool, len(found.Leases))
+	for _, h := range found.Leases {
+		firing[h.Partition] = true
+	}
+	for _, h := range found.Heads {
+		if h.Due <= found.at || firing[h.Partition] {
+			busy.partitions = append(busy.partitions, h.Partition)
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.chunks == nil {
+		b.chunks = map[*keys.Partition]busyChunk{}
+	}
+	b.chunks[&chunk[0]] = busy
+}
+
+// of returns the busy partitions of a chunk, and reports whether its last turn was within a time.
+func (b *busyParts) of(chunk []keys.Partition, within time.Duration) ([]keys.Partition, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	busy, ok := b.chunks[&chunk[0]]
+	return busy.partitions, ok && time.Since(busy.at) < within
+}
+
+func (b *busyParts) forget() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	clear(b.chunks)
 }
 
 // askNoted asks the function library which timers it has set since the last question, and reports whether it can
@@ -204,8 +261,13 @@ func (n *Node) sweepChunk(ctx context.Context, c *roundChunk, l Look, full, all 
 			c.looked = now
 		}
 	case isTurn:
-		seen, err = n.scanHeads(ctx, c.tags, ahead, ahead.Milliseconds())
+		seen, err = n.scanHeads(ctx, c.tags, ahead, Forever.Milliseconds())
 		c.looked = now
+		if err == nil {
+			n.busy.note(c.partitions, &seen, now)
+		}
+		tooLate := func(h Head) bool { return h.Due > seen.at+Millis(ahead.Milliseconds()) }
+		seen.Heads, seen.Leases = slices.DeleteFunc(seen.Heads, tooLate), slices.DeleteFunc(seen.Leases, tooLate)
 	case all || len(c.moving) > 0:
 		seen, err = n.scanHeads(ctx, c.tags, ahead)
 	default:
@@ -219,7 +281,8 @@ func (n *Node) sweepChunk(ctx context.Context, c *roundChunk, l Look, full, all 
 }
 
 // scanHeads searches for timers due within a time, and with a second one for leases that end within that, in ms.
-func (n *Node) scanHeads(ctx context.Context, tags string, within time.Duration, leases ...any) (found DueScan, err error) {
+func (n *Node) scanHeads(ctx context.Context, tags string, within time.Duration, leases ...any) (found DueScan,
+	err error) {
 	args := append([]any{tags, within.Milliseconds()}, leases...)
 	reply, err := ReadReply(n.schedule.step("scan_heads").Run(ctx, n.server, nil, args...), 1, 3)
 	if err != nil {
@@ -231,7 +294,8 @@ func (n *Node) scanHeads(ctx context.Context, tags string, within time.Duration,
 }
 
 // DueFor returns the node's master with only the partitions that have a timer due for longer than a time, or a firing.
-// On one server it returns them all, without a look.
+// A turn of the sweep within that time has seen those timers due already; other chunks it searches itself. On one
+// server it returns all partitions, without a search.
 func (n *Node) DueFor(ctx context.Context, since time.Duration) (Master, error) {
 	m := n.Master()
 	if !n.schedule.cluster {
@@ -239,14 +303,21 @@ func (n *Node) DueFor(ctx context.Context, since time.Duration) (Master, error) 
 	}
 	some := m
 	some.Partitions = nil
-	err := m.eachChunk(sweepChunk, func(hashTags []any) error {
-		found, err := n.scanHeads(ctx, fmt.Sprint(hashTags...), -since, Forever.Milliseconds())
-		for _, h := range found.Heads {
-			some.Partitions = append(some.Partitions, h.Partition)
+	for chunk := range slices.Chunk(m.Partitions, sweepChunk) {
+		busy, known := n.busy.of(chunk, since)
+		if !known {
+			busy = nil
+			found, err := n.scanHeads(ctx, tagsOf(chunk), -since, Forever.Milliseconds())
+			if err != nil {
+				return some, err
+			}
+			for _, h := range found.Heads {
+				busy = append(busy, h.Partition)
+			}
 		}
-		return err
-	})
-	return some, err
+		some.Partitions = append(some.Partitions, busy...)
+	}
+	return some, nil
 }
 
 // tornMark is a scan's reply for a torn partition, in place of a due time.

@@ -79,15 +79,16 @@ type Node struct {
 	name     string
 	clock    clock
 	evidence evidence
-	detour   detour
 	cutOff   atomic.Bool // a claim has had no answer since the list of holds was read
 
-	round      round                  // of Sweep; its own
+	round      round // of Sweep; its own
+	busy       busyParts
 	replanFrom map[keys.Partition]int // how many Replan passes over; its own
 
 	mu         sync.Mutex
 	partitions []keys.Partition
-	since      map[keys.Partition]Millis // for each of them, when it came to the server at the latest; NoEvents if unknown
+	// for each of them, when it came to the server at the latest; NoEvents if unknown
+	since      map[keys.Partition]Millis
 	looked     map[keys.Partition]string // see lookedUpTo
 	undated    bool                      // some of since are NoEvents
 	came       int                       // partitions that came since TakeNew was called last

@@ -36,7 +36,8 @@ func (x *index) setDue(n int) {
 	var last *redis.Cmd
 	if _, err := x.rdb.Pipelined(x.t.Context(), func(pipe redis.Pipeliner) error {
 		for i := range n {
-			last = pipe.Do(x.t.Context(), "FCALL", "timer_set", 1, fmt.Sprintf("app1:trans:notice:%d", i), payload, "PX", 1)
+			last = pipe.Do(x.t.Context(), "FCALL", "timer_set", 1, fmt.Sprintf("app1:trans:notice:%d", i), payload,
+				"PX", 1)
 		}
 		return nil
 	}); err != nil {

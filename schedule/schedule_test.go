@@ -35,7 +35,8 @@ func TestFollowsTheKey(t *testing.T) {
 		{"expire in the past", [][]any{{"PEXPIREAT", k, 1}}, gone, 0, ""},
 		{"rename away", [][]any{{"RENAME", k, "elsewhere"}}, gone, 0, ""},
 		{"rename onto", [][]any{{"SET", "else", "new", "PXAT", far}, {"RENAME", "else", k}}, touched, far, "new"},
-		{"copy onto", [][]any{{"SET", "else", "new", "PXAT", far}, {"COPY", "else", k, "REPLACE"}}, touched, far, "new"},
+		{"copy onto", [][]any{{"SET", "else", "new", "PXAT", far}, {"COPY", "else", k, "REPLACE"}}, touched, far,
+			"new"},
 		{"timerless rename onto", [][]any{{"SET", "else", "new"}, {"RENAME", "else", k}}, touched, 0, ""},
 		{"event of a state that is over", [][]any{{"DEL", k}, {"SET", k, "new", "PXAT", far}}, gone, far, "new"},
 		{"touched then gone", [][]any{{"DEL", k}}, touched, -1, "old"},
@@ -133,7 +134,8 @@ func TestMarkedKeys(t *testing.T) {
 	// The mark alone, under another name, says that the payload is not there.
 	x.do("COPY", k, k+"2")
 	x.observe(touched(k + "2"))
-	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k+"2")); !strings.HasSuffix(got, "payload <nil> state pending]") {
+	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k+"2")); !strings.HasSuffix(got,
+		"payload <nil> state pending]") {
 		t.Errorf("a copied mark: %s", got)
 	}
 }
@@ -358,7 +360,8 @@ func TestContestedWhoseEventWasLost(t *testing.T) {
 	}
 }
 
-// The living have the same order for all: by their ids, and timerds unable to publish last. A timerd that stopped, or whose heartbeat lies
+// The living have the same order for all: by their ids, and timerds unable to publish last. A timerd that stopped, or
+// whose heartbeat lies
 // ahead, is not among them.
 func TestRanks(t *testing.T) {
 	t.Parallel()
@@ -383,7 +386,8 @@ func TestRanks(t *testing.T) {
 	heartbeat("b", false, 1, "b")
 }
 
-// A listener of a server has shown lately that it hears, by that server's clock, and listens to the same. Redis counts the subscribers.
+// A listener of a server has shown lately that it hears, by that server's clock, and listens to the same. Redis counts
+// the subscribers.
 func TestHearing(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -411,8 +415,9 @@ func TestHearing(t *testing.T) {
 
 	set := keys.Single.Hearing()
 	x.do("ZADD", set, x.redisNow()-2*time.Minute.Milliseconds(), of("a", all, 0).Listens+" a") // frozen since
-	x.do("ZADD", set, x.redisNow()+time.Hour.Milliseconds(), of("b", all, 0).Listens+" b")     // by a clock that was ahead
-	x.do("ZADD", set, x.redisNow(), " f", x.redisNow(), "127.0.0.1:1 g")                       // of an earlier version
+	// by a clock that was ahead
+	x.do("ZADD", set, x.redisNow()+time.Hour.Milliseconds(), of("b", all, 0).Listens+" b")
+	x.do("ZADD", set, x.redisNow(), " f", x.redisNow(), "127.0.0.1:1 g") // of an earlier version
 	hears(of("e", all, 0), true, 1, "e")
 	if err := x.Deregister(t.Context(), of("e", all, 0)); err != nil {
 		t.Fatal(err)

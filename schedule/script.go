@@ -17,7 +17,7 @@ import (
 )
 
 // lua has the steps, each a file; the functions that clients call; and in lib the rooms that both use. The first line
-// of a step has its flags. Settling and claiming have allow-oom, as they free what Redis is out of.
+// of a step has its flags. Settling and claiming have allow-oom, as they free memory.
 //
 //go:embed lua/lib/*.lua lua/steps/*.lua lua/functions/*.lua
 var lua embed.FS
@@ -46,7 +46,7 @@ type scripts struct {
 // of several versions, payload limits and databases each have their own.
 type stepLibrary struct{ name, text string }
 
-// stepHashBytes is the length of the hash in the names of the step libraries, of which each byte takes two letters.
+// stepHashBytes is the length of the hash in the names of the step libraries; each byte takes two letters.
 const stepHashBytes = 6
 
 // stepLibraryPrefix begins the names of the step libraries of a database.
@@ -61,8 +61,8 @@ func isStepLibrary(name string, db int) bool {
 // function returns the name of a step's function.
 func (l stepLibrary) function(step string) string { return l.name + "_" + step }
 
-// newScripts returns the libraries and the scripts. maxPayload is in bytes, and db the number of the database, of which
-// only the steps know: the library that clients call is that of all databases.
+// newScripts returns the libraries and the scripts. maxPayload is in bytes, and db the number of the database, for
+// the steps alone: all databases share the library that clients call.
 func newScripts(maxPayload int, cluster bool, db int) *scripts {
 	partition, within, tell := "partition_single", int64(math.MaxInt64), "PUBLISH"
 	if cluster {
@@ -98,7 +98,9 @@ func (s *scripts) makeSteps(prefix string) stepLibrary {
 		head, text := cutHead(mustRead(lua, file))
 		name := strings.TrimSuffix(path.Base(file), ".lua")
 		b.WriteString("do\n" + text + "end\n")
-		fmt.Fprintf(&register, "redis.register_function { function_name = LIBRARY .. '_%s', callback = steps.%[1]s, flags = {%s} }\n", name, flagsOf(head))
+		const function = "redis.register_function { function_name = LIBRARY .. '_%s', " +
+			"callback = steps.%[1]s, flags = {%s} }\n"
+		fmt.Fprintf(&register, function, name, flagsOf(head))
 	}
 	text := s.rooms.assemble("", b.String()) + register.String()
 	hash := sha256.Sum256([]byte(text))
@@ -106,7 +108,7 @@ func (s *scripts) makeSteps(prefix string) stepLibrary {
 	return stepLibrary{name: name, text: fmt.Sprintf("#!lua name=%s\nlocal LIBRARY = '%[1]s'\n%s", name, text)}
 }
 
-// flagsOf returns the flags in the first line of a script as those of a function.
+// flagsOf returns the flags in the first line of a script as a function has them.
 func flagsOf(head string) string {
 	_, flags, some := strings.Cut(strings.TrimSpace(head), "flags=")
 	if !some {
@@ -170,17 +172,17 @@ func declared(line string) constant {
 	return constant{strings.Split(names, ", "), line}
 }
 
-// constants declares what Lua knows of Go:
+// constants declares values of Go that Lua uses:
 //
 //	PREFIX, SUFFIX       what stands before and after the hash tag in a partition's prefix
 //	SINGLE               the hash tag of a Redis that is not a cluster
 //	LATEST               the latest due time, in unix ms
 //	WAKE, WAKE_WITHIN    the channel of the wake messages, and how far off a timer may be to be announced, in ms
 //	MAX_PAYLOAD, LIMIT   the payload limit in bytes, and the text that says so in the list of functions
-//	HELD, HELD_TEXT      what is added to the due time of a held timer for its score in firing
+//	HELD, HELD_TEXT      the score in firing of a held timer, less its due time
 //	FREED, PAUSED, PERHAPS  the fractions of scores (lib/scores.lua)
-//	CLAIMED, NEXT        what begins the messages that timers were claimed, and what is next
-//	CLUSTER, TELL        whether this is one, and the command that sends such messages
+//	CLAIMED, NEXT        the beginnings of the messages about claimed timers, and about next due times
+//	CLUSTER, TELL        true in a cluster, and the command that sends such messages
 //	TAG_LETTERS, TAG_FIRST, TAG_BASE, TAG_BITS  how a slot's hash tag is computed, as in keys/slot.go
 func constants(maxPayload int, wakeWithin int64) []constant {
 	prefix, suffix, _ := strings.Cut(keys.Partition("/").Prefix(), "/")
@@ -190,7 +192,8 @@ func constants(maxPayload int, wakeWithin int64) []constant {
 		declared(fmt.Sprintf("local LATEST = %d\n", Latest)),
 		declared(fmt.Sprintf("local WAKE, WAKE_WITHIN = '%s', %d\n", keys.WakeChannel, wakeWithin)),
 		declared(fmt.Sprintf("local MAX_PAYLOAD, LIMIT = %d, '%s'\n", maxPayload, fmt.Sprintf(limitText, maxPayload))),
-		declared(fmt.Sprintf("local HELD, HELD_TEXT, FREED, PAUSED, PERHAPS = %d, '%[1]d', %g, %g, %g\n", heldScore, partFreed, partPaused, partPerhaps)),
+		declared(fmt.Sprintf("local HELD, HELD_TEXT, FREED, PAUSED, PERHAPS = %d, '%[1]d', %g, %g, %g\n", heldScore,
+			partFreed, partPaused, partPerhaps)),
 		declared(fmt.Sprintf("local TAG_LETTERS, TAG_FIRST, TAG_BASE, TAG_BITS = %d, %d, %d, {%s}\n",
 			keys.TagLetters, keys.TagFirst, keys.TagBase, bits)),
 	}

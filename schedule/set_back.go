@@ -23,9 +23,9 @@ const (
 func (n *Node) IsBehind() bool { return n.evidence.isBehind() }
 
 // PutRight rewrites the times of a clock that was ahead, once the clock is back. It plans again the occurrences that
-// were planned while the clock was ahead, and returns how many; those that lie ahead because of FROM, EXPIRE, a move or
-// a shift stay. It shortens claims and pauses that last longer than any can, and returns how many: such claims end
-// after a lease from now, such pauses at once, and timers spaced by a resume keep their intervals. It is for one
+// were planned while the clock was ahead, and returns how many; occurrences that lie ahead because of FROM, EXPIRE, a
+// move or a shift stay. It shortens claims and pauses that last longer than any can, and returns how many: such claims
+// end after a lease from now, such pauses at once, and timers spaced by a resume keep their intervals. It is for one
 // goroutine at a time.
 func (n *Node) PutRight(ctx context.Context, lease time.Duration) (planned, freed int, err error) {
 	var repeating, others []string

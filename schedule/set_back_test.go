@@ -89,7 +89,8 @@ func TestClaimsByAClockThatWasAhead(t *testing.T) {
 		}
 		return len(got) == 4
 	}, "a claim of four")
-	if want := map[string]bool{"paused": false, "perhaps": true, "spaced1": false, "right": false}; !maps.Equal(got, want) {
+	if want := map[string]bool{"paused": false, "perhaps": true, "spaced1": false, "right": false}; !maps.Equal(got,
+		want) {
 		t.Errorf("claimed %v, want %v", got, want)
 	}
 	x.putRight(0)
@@ -100,7 +101,8 @@ func TestClaimsByAClockThatWasAhead(t *testing.T) {
 			t.Errorf("%s can be claimed in %d ms, want %d to %d", name, ahead, want.from, want.to)
 		}
 	}
-	newest := x.rdb.ZRangeArgsWithScores(t.Context(), redis.ZRangeArgs{Key: keys.Single.Fired(), Start: 0, Stop: 0, Rev: true}).Val()
+	newest := x.rdb.ZRangeArgsWithScores(t.Context(),
+		redis.ZRangeArgs{Key: keys.Single.Fired(), Start: 0, Stop: 0, Rev: true}).Val()
 	if off := int64(newest[0].Score) - x.redisNow(); off > time.Minute.Milliseconds() {
 		t.Errorf("the newest tombstone, %v, is of %d ms from now", newest[0].Member, off)
 	}
@@ -121,7 +123,8 @@ func TestWaitsByAClockThatWasAhead(t *testing.T) {
 	x.setAhead(clock, 0)
 	x.audit()
 	for _, due := range x.rdb.ZRangeWithScores(t.Context(), keys.Single.Due(), 0, -1).Val() {
-		if waits := int64(due.Score) - x.redisNow(); due.Member.(string)[0] == ':' && (waits > 0) != (due.Member == later) {
+		if waits := int64(due.Score) - x.redisNow(); due.Member.(string)[0] == ':' &&
+			(waits > 0) != (due.Member == later) {
 			t.Errorf("%s waits for %d ms", due.Member, waits)
 		}
 	}

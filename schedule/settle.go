@@ -24,7 +24,8 @@ func (s *Schedule) Settle(ctx context.Context, outcomes []Outcome) error {
 	if s.cluster {
 		single, failed = s.settleTogether(ctx, single)
 	}
-	failed.add(s.onEach(ctx, s.step("settle"), single, batch{perCall, math.MaxInt}, func(i int) []any { return []any{single[i].Ref} }, isDone))
+	failed.add(s.onEach(ctx, s.step("settle"), single, batch{perCall, math.MaxInt},
+		func(i int) []any { return []any{single[i].Ref} }, isDone))
 	if len(repeating) > 0 {
 		failed.add(s.settleRepeating(ctx, repeating))
 	}
@@ -70,7 +71,8 @@ func (s *Schedule) byServer(ctx context.Context, outcomes []Outcome) map[*redis.
 }
 
 // settleOn settles firings on a server in one call, and returns the refused ones.
-func (s *Schedule) settleOn(ctx context.Context, server *redis.Client, outcomes []Outcome) (refused []Outcome, err error) {
+func (s *Schedule) settleOn(ctx context.Context, server *redis.Client, outcomes []Outcome) (refused []Outcome,
+	err error) {
 	if server == nil {
 		return outcomes, nil
 	}
@@ -99,11 +101,12 @@ func (s *Schedule) settleOn(ctx context.Context, server *redis.Client, outcomes 
 
 // Release gives claims back, so that any timerd may claim them, at once or after the Pause of each. The next claim
 // learns which events may be stored. Claims that another timerd has taken meanwhile are left alone. It is safe to
-// repeat. Its errors are as those of Settle.
+// repeat. Its errors are Settle's.
 func (s *Schedule) Release(ctx context.Context, outcomes []Outcome) error {
 	failed := s.onEach(ctx, s.step("release"), outcomes, batch{perCall, math.MaxInt}, func(i int) []any {
 		o := &outcomes[i]
-		return []any{o.Ref, int64(o.firing.leaseEnd()), o.Pause.Milliseconds(), o.MayBeStored, o.Kind == OutcomeRefused, o.firing.freed}
+		return []any{o.Ref, int64(o.firing.leaseEnd()), o.Pause.Milliseconds(), o.MayBeStored, o.Kind == OutcomeRefused,
+			o.firing.freed}
 	}, isDone)
 	if err := failed.of(len(outcomes)); err != nil {
 		return fmt.Errorf("schedule: release %d firings: %w", len(outcomes), err)

@@ -109,7 +109,8 @@ func TestCancelOfWhatIsDue(t *testing.T) {
 	}{
 		{"due", func(*index) {}, "cancelled", nil},
 		{"owed", func(x *index) { x.observe(expired(k)) }, "cancelled", nil},
-		{"owed, and set again", func(x *index) { x.do("FCALL", "timer_set", 1, k, "v2", "PX", 60_000) }, "cancelled", nil},
+		{"owed, and set again", func(x *index) { x.do("FCALL", "timer_set", 1, k, "v2", "PX", 60_000) }, "cancelled",
+			nil},
 		{"owed, and the newer one deleted", func(x *index) {
 			x.do("FCALL", "timer_set", 1, k, "v2", "PX", 60_000)
 			x.do("DEL", k)
@@ -145,7 +146,7 @@ func TestCancelOfWhatIsDue(t *testing.T) {
 	}
 }
 
-// giveBack claims what is due, and gives it back.
+// giveBack claims the due timers, and gives them back.
 func (x *index) giveBack(stored bool) {
 	x.t.Helper()
 	firings, _ := x.claimOnce()
@@ -219,7 +220,7 @@ func TestStateOfWhatIsLeftBeside(t *testing.T) {
 		t.Errorf("cancel: %v", got)
 	}
 	if got := x.stateOf(k); got != "" {
-		t.Errorf("timer_get of what was cancelled: %q", got)
+		t.Errorf("timer_get of the cancelled timer: %q", got)
 	}
 }
 
@@ -278,7 +279,7 @@ func TestCancelOfManyOwedTimers(t *testing.T) {
 	x.isEmpty()
 }
 
-// A listing shows retries that wait beside a newer timer, and what is firing in the order of the due times.
+// A listing shows retries that wait beside a newer timer, and firing timers in the order of their due times.
 func TestListOfStates(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -287,7 +288,8 @@ func TestListOfStates(t *testing.T) {
 	}
 	x.awaitExpiry("app1:b:c:4")
 	x.observe(expired("app1:b:c:3"))
-	x.claims("app1:b:c:0 deadline v", "app1:b:c:1 deadline v", "app1:b:c:2 deadline v", "app1:b:c:3 expired v", "app1:b:c:4 deadline v")
+	x.claims("app1:b:c:0 deadline v", "app1:b:c:1 deadline v", "app1:b:c:2 deadline v", "app1:b:c:3 expired v",
+		"app1:b:c:4 deadline v")
 	x.do("FCALL", "timer_set", 1, "app1:b:c:5", "v", "PX", 60_000)
 	x.do("FCALL", "timer_set", 1, k, "newer", "PX", 90_000)
 	x.retry("event", x.redisNow()+70_000, 2, "again")
@@ -302,7 +304,8 @@ func TestListOfStates(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	if want := "0 firing, 1 firing, 2 firing, 3 firing, 4 firing, 5 pending, 1 pending beside, 1 pending"; strings.Join(got, ", ") != want {
+	if want := "0 firing, 1 firing, 2 firing, 3 firing, 4 firing, 5 pending, 1 pending beside, 1 pending"; strings.Join(
+		got, ", ") != want {
 		t.Errorf("listed %s; want %s", strings.Join(got, ", "), want)
 	}
 }

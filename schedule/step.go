@@ -33,7 +33,8 @@ func (s Script) Run(ctx context.Context, server redis.UniversalClient, names []s
 }
 
 // queue adds a run on a server to a pipeline.
-func (s Script) queue(ctx context.Context, pipe redis.Pipeliner, server *redis.Client, names []string, args []any) *redis.Cmd {
+func (s Script) queue(ctx context.Context, pipe redis.Pipeliner, server *redis.Client, names []string,
+	args []any) *redis.Cmd {
 	if s.isFunctionOn(server) {
 		return pipe.FCall(ctx, s.function(), names, args...)
 	}

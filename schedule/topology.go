@@ -96,8 +96,9 @@ type layout struct {
 }
 
 const (
-	// layoutFor is how long a layout is taken for the present one while a master says of the slots what it said then,
-	// and how long one has to be unchanged for that: what two servers say of a change differs for a while.
+	// layoutFor is the time for which a layout counts as the present one while a master's answer about the slots stays
+	// the same. It is also the time for which a layout must not have changed: two servers' answers about a change
+	// differ for a while.
 	layoutFor = 10 * time.Second
 	// saidWithin bounds the wait for that master.
 	saidWithin = 100 * time.Millisecond
@@ -152,7 +153,8 @@ func (c *cluster) masters(ctx context.Context) ([]Master, error) {
 		return nil, err
 	}
 	found.changed = found.found
-	if same && slices.EqualFunc(found.masters, last.masters, func(a, b Master) bool { return slices.Equal(a.Partitions, b.Partitions) }) {
+	if same && slices.EqualFunc(found.masters, last.masters,
+		func(a, b Master) bool { return slices.Equal(a.Partitions, b.Partitions) }) {
 		found.masters, found.changed = last.masters, last.changed
 	}
 	c.last.CompareAndSwap(last, &found) // unless a server has said meanwhile that a slot is elsewhere

@@ -35,7 +35,7 @@ func TestClusterSlotWithoutAMaster(t *testing.T) {
 	}
 }
 
-// What was heard of a slot's timers before the slot came to a node does not count there.
+// Events of a slot's timers from before the slot came to a node do not count there.
 func TestClusterSinceOfSlotsThatCame(t *testing.T) {
 	t.Parallel()
 	x := newClusterIndex(t)
@@ -44,7 +44,8 @@ func TestClusterSinceOfSlotsThatCame(t *testing.T) {
 	p := x.Partition(key)
 	nodes(t, x.Schedule)
 	x.set(key, "p", 50*time.Millisecond)
-	testenv.Eventually(t, time.Minute, func() bool { return errors.Is(x.rdb.Get(ctx, key).Err(), redis.Nil) }, "the key to run out")
+	testenv.Eventually(t, time.Minute, func() bool { return errors.Is(x.rdb.Get(ctx, key).Err(), redis.Nil) },
+		"the key to run out")
 	// It ran out, and was set again with another payload, before the slot came.
 	x.rdb.Set(ctx, key, "other", time.Hour)
 
@@ -102,7 +103,8 @@ func TestClusterSinceOfSlotsThatCame(t *testing.T) {
 	}, "a claim")
 }
 
-// A server that says that no slot has a master has left its cluster, or is in none: that there are no timers is not said then.
+// A server that says that no slot has a master has left its cluster, or is in none: that there are no timers is not
+// said then.
 func TestClusterWithoutMasters(t *testing.T) {
 	t.Parallel()
 	cluster := testenv.Cluster(t, 1, true)

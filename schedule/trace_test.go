@@ -21,7 +21,8 @@ func TestTraceStaysWithItsTimer(t *testing.T) {
 	}
 	x.do("PEXPIRE", k, 90000)
 	x.observe(touched(k))
-	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k)); !strings.HasSuffix(got, " payload p state pending late 5 traceparent "+trace+"]") {
+	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k)); !strings.HasSuffix(got,
+		" payload p state pending late 5 traceparent "+trace+"]") {
 		t.Errorf("timer_get: %s", got)
 	}
 	x.do("ZADD", keys.Single.Due(), x.redisNow(), k)
@@ -30,7 +31,8 @@ func TestTraceStaysWithItsTimer(t *testing.T) {
 	if f.TraceParent != trace || f.TraceState != "" || f.Attempt != 2 {
 		t.Errorf("claimed %+v", f)
 	}
-	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k)); !strings.HasSuffix(got, " state firing late 5 traceparent "+trace+"]") {
+	if got := fmt.Sprint(x.do("FCALL_RO", "timer_get", 1, k)); !strings.HasSuffix(got,
+		" state firing late 5 traceparent "+trace+"]") {
 		t.Errorf("timer_get of the firing: %s", got)
 	}
 
@@ -42,13 +44,15 @@ func TestTraceStaysWithItsTimer(t *testing.T) {
 	}
 }
 
-// A malformed traceparent is left out, and a record without options is what it always was.
+// A malformed traceparent is left out, and a record without options is unchanged.
 func TestMalformedTraces(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
 	for _, text := range []string{
-		"", "x", trace + "-x", trace[:54], strings.ToUpper(trace), "ff" + trace[2:], strings.Replace(trace, "-", ":", 1), trace[:54] + "g",
-		"00-" + strings.Repeat("0", 32) + trace[35:], trace[:36] + strings.Repeat("0", 16) + "-01", strings.Repeat("a", 55), strings.Repeat("\x00", 100_000),
+		"", "x", trace + "-x", trace[:54], strings.ToUpper(trace), "ff" + trace[2:],
+		strings.Replace(trace, "-", ":", 1), trace[:54] + "g",
+		"00-" + strings.Repeat("0", 32) + trace[35:], trace[:36] + strings.Repeat("0", 16) + "-01",
+		strings.Repeat("a", 55), strings.Repeat("\x00", 100_000),
 	} {
 		x.do("FCALL", "timer_set", 1, k, "p", "PX", 60000, "TRACE", text)
 		if got := x.record(k); got != ":p" {
@@ -70,7 +74,8 @@ func TestRetryHasTheTrace(t *testing.T) {
 	const state = "a=b:c;d,x=\"~"
 	for i, want := range [][2]string{{trace, state}, {trace, ""}, {"", ""}} {
 		due := schedule.Millis(x.redisNow() + 60_000)
-		r := schedule.Retry{EventID: fmt.Sprint(i), Key: key, Due: due, Attempt: 2, Payload: []byte("p"), TraceParent: want[0], TraceState: want[1]}
+		r := schedule.Retry{EventID: fmt.Sprint(i), Key: key, Due: due, Attempt: 2, Payload: []byte("p"),
+			TraceParent: want[0], TraceState: want[1]}
 		if _, _, err := x.Retry(t.Context(), r); err != nil {
 			t.Fatal(err)
 		}

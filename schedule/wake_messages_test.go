@@ -9,7 +9,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// told returns what is said on the wake channel while do runs, from the first message that is about a due time or a claim.
+// told returns the messages on the wake channel while do runs, from the first one about a due time or a claim.
 func (x *index) told(do func()) string {
 	x.t.Helper()
 	sub := x.rdb.Subscribe(x.t.Context(), keys.WakeChannel)
@@ -35,7 +35,8 @@ func TestWakeMessages(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
 	var due any
-	if got := x.told(func() { due = x.do("FCALL", "timer_set", 1, k, "p", "PX", 50) }); got != fmt.Sprintf("t %d 0 %s", due, k) {
+	if got := x.told(func() { due = x.do("FCALL", "timer_set", 1, k, "p", "PX", 50) }); got != fmt.Sprintf("t %d 0 %s",
+		due, k) {
 		t.Errorf("timer_set told %q", got)
 	}
 	x.awaitExpiry(k)

@@ -5,7 +5,8 @@ cd "$(dirname "$0")/../clients/typescript"
 
 # installed installs the packages that the lock file names.
 installed() {
-  node -e 'const [a, b] = process.versions.node.split(".").map(Number); process.exit(a > 18 || (a === 18 && b >= 19) ? 0 : 1)' ||
+  node -e 'const [a, b] = process.versions.node.split(".").map(Number);
+    process.exit(a > 18 || (a === 18 && b >= 19) ? 0 : 1)' ||
     { echo "client-typescript: it needs Node.js 18.19 or later, this is $(node --version)" >&2; return 1; }
   npm ci --prefer-offline --ignore-scripts --no-audit --no-fund --fetch-retries=1 --fetch-timeout=20000
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs what is missing of: go (only checked), redis (redis-server or valkey-server, 7.0 or later), redis_cli,
+# Installs the missing ones of: go (only checked), redis (redis-server or valkey-server, 7.0 or later), redis_cli,
 # cc (a C compiler, for the race detector), chromium (a browser and a font, for the tests of the console), promtool
 # (Prometheus's, for its rules), node (Node.js 18.19 or later, with npm), python_redis (Python 3 with its client of
-# Redis), openssl. Usage: scripts/deps.sh WHAT...
+# Redis), php (with the extension redis), dpkg, systemd (its systemd-analyze), openssl. Usage: scripts/deps.sh WHAT...
 # Uses the system's package manager, with sudo where needed. Says nothing when all is there.
 set -euo pipefail
 
@@ -27,7 +27,7 @@ apt_install() {
     printf '#!/bin/sh\nexit 101\n' | as_root tee "$policy" >/dev/null
     as_root chmod 755 "$policy"
   fi
-  # A source that is broken need not be the one that matters.
+  # A broken source may not matter.
   as_root apt-get update -q || echo "deps: apt-get update failed, going on with what apt knows" >&2
   as_root env DEBIAN_FRONTEND=noninteractive \
     apt-get install -y -q --no-install-recommends -o DPkg::Lock::Timeout=120 "$@"
@@ -114,7 +114,8 @@ need_promtool() {
   if ! command -v promtool >/dev/null; then
     install_packages "prometheus" "prometheus" "golang-github-prometheus|prometheus" "prometheus"
     disable prometheus
-    command -v promtool >/dev/null || fail "prometheus was installed, but promtool is not found in PATH: get it from https://prometheus.io/download"
+    command -v promtool >/dev/null ||
+      fail "prometheus was installed, but promtool is not found in PATH: get it from https://prometheus.io/download"
   fi
 }
 
@@ -131,7 +132,8 @@ node_fits() {
 need_node() {
   node_fits && return
   install_packages "nodejs npm" "nodejs npm" "nodejs npm" "node"
-  node_fits || fail "the system's Node.js is too old: clients/typescript and examples/node need 18.19 or later, and npm: see https://nodejs.org"
+  node_fits || fail "the system's Node.js is too old: clients/typescript and examples/node need 18.19 or later," \
+    "and npm: see https://nodejs.org"
 }
 
 # The system's packages are for its own Python, which another one may hide.
@@ -141,6 +143,27 @@ need_python_redis() {
   python_redis_fits && return
   install_packages "python3 python3-redis" "python3 py3-redis" "python3 python3-redis" "python"
   python_redis_fits || fail "examples/python needs Python 3 and its package redis: install it by hand"
+}
+
+php_fits() { php -r "exit(extension_loaded('redis') ? 0 : 1);" 2>/dev/null; }
+
+need_php() {
+  php_fits && return
+  install_packages "php-cli php-redis" "php83 php83-pecl-redis|php82 php82-pecl-redis" \
+    "php-cli php-pecl-redis6|php-cli php-pecl-redis" "php"
+  php_fits || fail "examples/php needs PHP with its extension redis: install it by hand, with pecl install redis"
+}
+
+need_dpkg() {
+  command -v dpkg-deb >/dev/null || install_packages "dpkg" "dpkg" "dpkg" "dpkg"
+}
+
+# The units are checked by systemd itself, which need not run.
+need_systemd() {
+  if ! command -v systemd-analyze >/dev/null; then
+    [ "$(uname -s)" = Linux ] || fail "the tests of deploy/systemd need systemd-analyze, which is for Linux"
+    install_packages "systemd" "systemd" "systemd" ""
+  fi
 }
 
 need_openssl() {

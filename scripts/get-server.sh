@@ -22,7 +22,8 @@ dir=$(cd "$dir" && pwd)
 wrapper=$dir/$package
 
 # The mirror that this system uses for Debian itself.
-mirror=$(apt-get indextargets --format '$(SITE) $(ORIGIN)' 'Created-By: Packages' | awk '$2 == "Debian" {print $1; exit}')
+mirror=$(apt-get indextargets --format '$(SITE) $(ORIGIN)' 'Created-By: Packages' |
+  awk '$2 == "Debian" {print $1; exit}')
 [ -n "$mirror" ] || { echo "get-server: this system's apt has no Debian mirror" >&2; exit 1; }
 
 # An apt of its own, which believes that nothing is installed and so fetches every library too.

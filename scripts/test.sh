@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs checks and tests. All of them run, whatever fails: one run tells everything.
-# Usage: scripts/test.sh core|rest|server|quick
+# Runs checks and tests. All of them run, even after failures: one run shows everything. Usage: scripts/test.sh
+# core|rest|server|quick
 #
 #   core    `make test`: vet, every package's tests with the race detector, and the core of the whole systems
 #   rest    `make test-all`: all that core leaves out. `make` gives it the version of govulncheck
 #   server  `make test-server`: of both, what talks to Redis, clusters and properties too
-#   quick   `make quick`: for a change under way; what has not changed since it last passed does not run again
+#   quick   `make quick`: for a change under way; tests do not run again if nothing has changed since they passed
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,10 +13,10 @@ cd "$(dirname "$0")/.."
 REST_PACKAGES='/(torture|examples|clients|test/system/(faults|cluster|holds|repeat|deliver))(/|$)'
 REST_TESTS='Cluster|Sentinel|Random|AtScale'
 
-# Compiling is most of a cold run. So everything is compiled in one way, with the race detector: the build cache keeps each
-# way by itself. Without inlining in this module: each package that imports go-redis 9.23 compiles its client's 500 promoted
-# methods again, which takes half of the time then. And with a collector that saves time instead of memory: of the
-# compilers alone, see ALWAYS.
+# Compiling is most of a cold run. So everything is compiled with the same flags, with the race detector: the build
+# cache keeps each set of flags separately. Without inlining in this module: each package that imports go-redis 9.23
+# compiles its client's 500 promoted methods again, which takes half of the time then. And with a collector that saves
+# time instead of memory: of the compilers alone, see ALWAYS.
 export GOFLAGS="${GOFLAGS:-} -race -gcflags=github.com/timerd-io/timerd/...=-l"
 export GOGC=400
 
@@ -29,7 +29,7 @@ ALWAYS=(-count=1 -exec "env -u GOGC")
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# step NAME COMMAND...: runs a check, tells how long it took, and notes its failure.
+# step NAME COMMAND...: runs a check, prints its duration, and notes its failure.
 step() {
   local name=$1 TIMEFORMAT="== $1: %0lR, CPU %0lU and %0lS"
   shift
@@ -55,7 +55,10 @@ sleepless() {
   found=$(sources _test.go | xargs -0 grep -l 'time\.Sleep(' | while read -r file; do
     grep -q '"testing/synctest"' "$file" || echo "$file"
   done)
-  [ -z "$found" ] || { echo "time.Sleep in tests; wait for a signal, or poll with testenv.Eventually:"; echo "$found"; return 1; }
+  [ -z "$found" ] && return
+  echo "time.Sleep in tests; wait for a signal, or poll with testenv.Eventually:"
+  echo "$found"
+  return 1
 }
 
 # programs builds what the tests need: timerd, for tests of whole systems, and what prints their results.
@@ -63,13 +66,13 @@ programs() {
   go build -o .cache/test/ ./cmd/timerd ./test/report
 }
 
-# tested FLAGS... PACKAGES: runs tests and tells the slowest of them.
+# tested FLAGS... PACKAGES: runs tests and names the slowest ones.
 tested() {
   TIMERD_TEST_PROGRAM=$PWD/.cache/test/timerd \
     go test -vet=off -json -timeout 20m -p "$PACKAGES" -parallel "$PARALLEL" "$@" | .cache/test/report
 }
 
-# packages prints those that only rest runs, with -v those that core runs.
+# packages prints the packages that only rest runs, with -v the ones that core runs.
 packages() { go list ./... | grep -E "$@" "$REST_PACKAGES"; }
 
 core() {
@@ -95,8 +98,8 @@ quick() {
   step "go test" tested -skip "$REST_TESTS" $(packages -v | grep -vE '/(cmd|test)/')
 }
 
-# vulnerable tells of known vulnerabilities. They come to light whenever somebody finds one, so
-# they are no failure of this tree; `make vuln` fails on them.
+# vulnerable prints known vulnerabilities. New ones appear at any time, so they are no failure of this tree; `make vuln`
+# fails on them.
 vulnerable() {
   local out status=0
   scripts/tool.sh "golang.org/x/vuln/cmd/govulncheck@$GOVULNCHECK_VERSION" || return
@@ -146,7 +149,11 @@ rest() {
   step "go build" programs
   idly 19 compiled &
   compiling=$!
-  step "tests of whole systems, torture, examples, clients" tested "${ALWAYS[@]}" $(packages | grep -v /cluster | sort -r) # the longest first
+  export TIMERD_TEST_MESSAGES=$PWD/.cache/test/messages.jsonl # from torture to the tests of the schemas
+  rm -f "$TIMERD_TEST_MESSAGES"
+  # The longest first.
+  step "tests of whole systems, torture, examples, clients" tested "${ALWAYS[@]}" \
+    $(packages | grep -v /cluster | sort -r)
   # A cluster of three to six servers, with its timerds, takes up half a processor.
   PARALLEL=3 step "whole systems on a cluster" tested "${ALWAYS[@]}" ./test/system/cluster
   idly 10 benchmarks & # five minutes that mostly wait

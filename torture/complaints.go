@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 )
 
-// complaints returns what Go's runtime has said in the logs of the timerds: a crash, or a race where
-// they were built to find those. No crash is injected from within.
+// complaints returns messages of Go's runtime in the timerds' logs: a crash, or a data race if the timerds are built
+// with the race detector. The run itself injects no crashes from within.
 func complaints(dir string) error {
 	logs, err := filepath.Glob(filepath.Join(dir, "timerd-*.log"))
 	for _, name := range logs {

@@ -1,4 +1,4 @@
-// Torture runs timerd under random faults and judges what came of it. docs/inside/torture.md says how.
+// Torture runs timerd under random faults and judges the results. docs/inside/torture.md explains it.
 //
 //	torture run -seed 1 -minutes 2 -shape several
 //	torture judge FILE
@@ -83,13 +83,12 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitOK
 }
 
-// passed tells whether no promise was broken, timerd recovered each time, and nothing was left in
-// the schedule.
+// passed reports whether timerd kept all promises and recovered each time, and the schedule was empty at the end.
 func passed(r *checker.Report) bool {
 	return len(r.Violations) == 0 && len(r.Unready) == 0 && r.Drained
 }
 
-// usageError is a command line that makes no sense.
+// usageError is a bad command line.
 type usageError struct{ text string }
 
 func (e *usageError) Error() string { return e.text }
@@ -103,7 +102,8 @@ func runCommand(ctx context.Context, args []string, stderr io.Writer) (*checker.
 	flags.Uint64Var(&c.seed, "seed", uint64(time.Now().UnixNano()), "decides the faults and the lives of the keys")
 	minutes := flags.Float64("minutes", 2, "how long faults are injected")
 	shape := flags.String("shape", string(servers.Standalone), "standalone, several, sentinel or cluster")
-	flags.StringVar(&c.timerd, "timerd", "", "a program to run, with the machine's clock (default: one is built whose clock can be stepped)")
+	flags.StringVar(&c.timerd, "timerd", "",
+		"a program to run, with the machine's clock (default: one is built whose clock can be stepped)")
 	flags.Float64Var(&c.rate, "rate", 60, "keys per second")
 	flags.Func("without", "a kind of fault to leave out; may be given again", func(kind string) error {
 		if !slices.Contains(nemesis.Kinds(), kind) {
@@ -112,6 +112,8 @@ func runCommand(ctx context.Context, args []string, stderr io.Writer) (*checker.
 		c.without = append(c.without, kind)
 		return nil
 	})
+	flags.StringVar(&c.messages, "messages", "",
+		"a file for the messages of the streams at the end, a line of JSON each")
 	flags.DurationVar(&c.maxDelay, "max-delay", 20*time.Second, "the longest delay of a timer")
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {

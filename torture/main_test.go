@@ -26,8 +26,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run()) //nolint:forbidigo // as the testing package has it
 }
 
-// Three timerds under a minute of faults, the same ones each time. docs/inside/torture.md says how to run
-// others, and for longer.
+// Three timerds under a minute of faults, the same ones each time. docs/inside/torture.md explains others, and longer
+// ones. The file of TIMERD_TEST_MESSAGES, if set, gets the messages, for the test of the schemas in another module.
 func TestTorture(t *testing.T) {
 	testenv.NoLeaks(t)
 	dir, err := os.MkdirTemp("", "timerd-torture-") //nolint:usetesting // it stays when the test fails
@@ -36,7 +36,8 @@ func TestTorture(t *testing.T) {
 	}
 	r, file, err := run(t.Context(), config{
 		seed: 241291, shape: servers.Several, length: 60 * time.Second, race: true, rate: 40, maxDelay: 6 * time.Second,
-		dir: dir, log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		dir: dir, messages: os.Getenv(testenv.VariablePrefix + "MESSAGES"),
+		log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {
 		t.Fatalf("%v; see %s", err, dir)
@@ -47,10 +48,12 @@ func TestTorture(t *testing.T) {
 	}
 	t.Log("\n" + table.String())
 	if r.Strict < 500 || r.Forbidden < 100 || len(r.Faults) < 5 {
-		t.Errorf("%d firings had to come, %d must not have, %d kinds of faults: this run proves little", r.Strict, r.Forbidden, len(r.Faults))
+		t.Errorf("%d firings had to come, %d must not have, %d kinds of faults: this run proves little", r.Strict,
+			r.Forbidden, len(r.Faults))
 	}
 	for _, kind := range []string{
-		nemesis.ClockStepped, nemesis.RightsTaken, nemesis.SubjectDenied, nemesis.KeysEvicted, nemesis.Giants, nemesis.Flood,
+		nemesis.ClockStepped, nemesis.RightsTaken, nemesis.SubjectDenied, nemesis.KeysEvicted, nemesis.Giants,
+		nemesis.Flood,
 		nemesis.HeldRate, nemesis.HeldShift, nemesis.HeldDead, nemesis.HeldFor, nemesis.HeldOverlap,
 		nemesis.DeliverKilled, nemesis.DeliversKilled, nemesis.DeliverPaused, nemesis.FileChanged, nemesis.HostDead,
 	} {
@@ -64,7 +67,8 @@ func TestTorture(t *testing.T) {
 	if e := r.Ends; e.Held < 20 || e.Shifted == 0 || e.Buried == 0 || e.TooLate+e.Dropped == 0 {
 		t.Errorf("%+v: this run proves little of holds and limits", e)
 	}
-	if w := r.Webhooks; w.Delivered < 300 || w.Dead == 0 || w.Records[history.Retried] < 50 || w.Records[history.Postponed] == 0 || len(w.Calm)+len(w.Beside) < 20 {
+	if w := r.Webhooks; w.Delivered < 300 || w.Dead == 0 || w.Records[history.Retried] < 50 ||
+		w.Records[history.Postponed] == 0 || len(w.Calm)+len(w.Beside) < 20 {
 		t.Errorf("%+v: this run proves little of webhooks", w)
 	}
 	if !passed(r) {

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// beat is how often the machine's pulse is felt, with a sync of the disk, as each firing needs some.
+	// beat is the interval of the machine's pulse. Each beat syncs the disk, as each firing does.
 	beat = 25 * time.Millisecond
-	// slow is by how much a beat has to be late to be written down.
-	slow = 15 * time.Millisecond
+	// slowBeat is the delay from which on a beat is recorded.
+	slowBeat = 15 * time.Millisecond
 )
 
-// pulse writes down when the machine is too busy for anybody to be on time, until ctx ends. It asks neither Redis nor
-// NATS: what keeps those busy may be timerd's fault.
+// pulse records, until ctx ends, the times at which the machine is too busy for punctuality. It asks neither Redis nor
+// NATS, because their load may be timerd's fault.
 func pulse(ctx context.Context, dir string, w *history.Writer) (err error) {
 	f, err := os.Create(filepath.Join(dir, "pulse"))
 	if err != nil {
@@ -32,13 +32,13 @@ func pulse(ctx context.Context, dir string, w *history.Writer) (err error) {
 			return nil
 		case <-time.After(beat):
 		}
-		if _, err := f.Write([]byte{1}); err != nil { // a file that grows, as those of the servers do
+		if _, err := f.Write([]byte{1}); err != nil { // a growing file, like the servers'
 			return err
 		}
 		if err := f.Sync(); err != nil {
 			return err
 		}
-		if to := time.Now(); to.Sub(from) > beat+slow {
+		if to := time.Now(); to.Sub(from) > beat+slowBeat {
 			w.Write(history.Record{Stall: &history.Stall{From: from.Add(beat).UnixMilli(), To: to.UnixMilli()}})
 		}
 	}

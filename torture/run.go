@@ -23,31 +23,32 @@ import (
 )
 
 const (
-	// warmUp is how long everything is calm at first, and how long at last.
+	// warmUp is the calm time at the beginning and at the end of a run.
 	warmUp = 3 * time.Second
-	// drainTime is how long the schedule may take to become empty after the last key's life: the
-	// longest delay comes on top.
+	// drainTime bounds the time from the end of the last life until the schedule is empty. The longest delay comes on
+	// top.
 	drainTime = 90 * time.Second
 	// sweep is the TIMERD_SWEEP_INTERVAL.
 	sweep = time.Second
 )
 
-// config says what to run.
+// config has the settings of a run.
 type config struct {
 	seed     uint64
 	shape    servers.Shape
 	length   time.Duration // of the faults
-	timerd   string        // the program; empty for one that is built, with a clock that can be stepped
+	timerd   string        // the program; empty to build one, with a steppable clock
 	race     bool          // build it with the race detector
 	rate     float64       // keys per second
 	maxDelay time.Duration
-	without  []string // kinds of faults that are not wanted
+	without  []string // the excluded kinds of faults
 	dir      string   // for the history and the logs
+	messages string   // file for the streams' messages; empty for none
 	log      *slog.Logger
 }
 
-// run carries out a run, and returns the verdict and its history's file. Its error says that the run
-// itself did not work, so that there is no verdict.
+// run carries out a run, and returns the verdict and the name of the history file. An error means that the run itself
+// failed, so that there is no verdict.
 func run(ctx context.Context, c config) (r *checker.Report, file string, err error) {
 	file = filepath.Join(c.dir, "history.jsonl")
 	w, err := history.Create(file)
@@ -64,7 +65,7 @@ func run(ctx context.Context, c config) (r *checker.Report, file string, err err
 
 // record runs everything and writes the history.
 func record(ctx context.Context, c config, w *history.Writer) (err error) {
-	redis.SetLogger(silence{}) // what fails is in the history
+	redis.SetLogger(silence{}) // failures are in the history
 	leftOut := slices.Clone(c.without)
 	if c.timerd == "" {
 		c.timerd = filepath.Join(c.dir, "timerd")
@@ -101,7 +102,7 @@ func record(ctx context.Context, c config, w *history.Writer) (err error) {
 	if err != nil {
 		return err
 	}
-	if err := readStreams(ctx, s.NATS.URL(), w); err != nil {
+	if err := readStreams(ctx, s.NATS.URL(), c.messages, w); err != nil {
 		return err
 	}
 	if err := complaints(c.dir); err != nil {
@@ -111,19 +112,22 @@ func record(ctx context.Context, c config, w *history.Writer) (err error) {
 	return nil
 }
 
-// torture has the producers and the nemesis at work, and returns when both are done and what they left is: it tells whether
-// nothing is left.
-func torture(ctx context.Context, c config, leftOut []string, s *servers.System, w *history.Writer) (drained bool, err error) {
+// torture runs the producers and the nemesis, and returns once both have ended and the schedule has drained. It reports
+// whether the schedule is empty.
+func torture(ctx context.Context, c config, leftOut []string, s *servers.System,
+	w *history.Writer) (drained bool, err error) {
 	hooks, err := receiver.New(w, c.seed, func(err error) { c.log.Error("receiver", "err", err) })
 	if err != nil {
 		return false, err
 	}
 	defer func() { err = errors.Join(err, hooks.Close()) }()
-	if err := s.StartDeliverers(ctx, hooks.Endpoints(0), hooks.Environment, func(err error) { c.log.Error("proxy", "err", err) }); err != nil {
+	if err := s.StartDeliverers(ctx, hooks.Endpoints(0), hooks.Environment,
+		func(err error) { c.log.Error("proxy", "err", err) }); err != nil {
 		return false, err
 	}
 	w.Write(history.Record{Run: &history.Run{
-		Seed: c.seed, Shape: string(c.shape), Timerds: len(s.Timerds), Deliverers: len(s.Deliverers), Steady: hooks.Steady(), Fixed: hooks.Fixed(),
+		Seed: c.seed, Shape: string(c.shape), Timerds: len(s.Timerds), Deliverers: len(s.Deliverers),
+		Steady: hooks.Steady(), Fixed: hooks.Fixed(),
 		Began: time.Now().UnixMilli(), Lease: nemesis.Lease.Milliseconds(), LeftOut: leftOut,
 	}})
 	p := &producers.Producers{
@@ -143,8 +147,9 @@ func torture(ctx context.Context, c config, leftOut []string, s *servers.System,
 	return drain(ctx, c, s), nil
 }
 
-// work has the producers at work while things are broken.
-func work(ctx context.Context, c config, leftOut []string, p *producers.Producers, n nemesis.Nemesis, w *history.Writer) error {
+// work runs the producers while things are broken.
+func work(ctx context.Context, c config, leftOut []string, p *producers.Producers, n nemesis.Nemesis,
+	w *history.Writer) error {
 	ctx, cancel := context.WithCancel(ctx)
 	var watching, producing sync.WaitGroup
 	var pulseErr error
@@ -162,8 +167,8 @@ func work(ctx context.Context, c config, leftOut []string, p *producers.Producer
 	return errors.Join(err, pulseErr)
 }
 
-// breakThings injects the faults of a run, holds namespaces and troubles the deliverers at the same time. It returns when all
-// is healed and resumed.
+// breakThings injects the faults of a run. At the same time it holds namespaces and troubles the deliverers. It returns
+// when everything is healed and resumed.
 func breakThings(ctx context.Context, c config, leftOut []string, n nemesis.Nemesis) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -194,8 +199,8 @@ func calm(ctx context.Context) {
 	}
 }
 
-// drain waits until the schedule is empty and all webhooks are delivered, and that stays so while a retry request could still
-// be on its way, and tells whether it is.
+// drain waits until the schedule is empty and all webhooks are delivered, at two looks with a calm time between them: a
+// retry request may be on its way at the first one. It reports whether both looks found nothing.
 func drain(ctx context.Context, c config, s *servers.System) bool {
 	empty := 0
 	for deadline := time.Now().Add(c.maxDelay + drainTime); time.Now().Before(deadline); calm(ctx) {
@@ -205,7 +210,7 @@ func drain(ctx context.Context, c config, s *servers.System) bool {
 		}
 		switch {
 		case err != nil:
-			c.log.Error("reading what is left", "err", err)
+			c.log.Error("reading the rest of the schedule", "err", err)
 		case pending == 0:
 			if empty++; empty == 2 {
 				return true
@@ -221,7 +226,7 @@ func drain(ctx context.Context, c config, s *servers.System) bool {
 	return false
 }
 
-// silence is a logger of go-redis that says nothing.
+// silence is a go-redis logger that discards everything.
 type silence struct{}
 
 // Printf implements the interface.

@@ -19,12 +19,13 @@ func delivery(msg jetstream.Msg, meta *jetstream.MsgMetadata) history.Delivery {
 		return history.Delivery{Fault: err.Error(), Stored: meta.Timestamp.UnixMilli()}
 	}
 	return history.Delivery{
-		ID: r.ID, Origin: r.Origin, Key: r.Subject, Attempt: r.Attempt, Host: r.Host, Status: r.Status, Result: history.Result(r.Result),
-		Error: r.Error, Time: r.Time.UnixMilli(), Took: r.Duration, Stored: meta.Timestamp.UnixMilli(),
+		ID: r.ID, Origin: r.Origin, Key: r.Subject, Attempt: r.Attempt, Host: r.Host, Status: r.Status,
+		Result: history.Result(r.Result),
+		Error:  r.Error, Time: r.Time.UnixMilli(), Took: r.Duration, Stored: meta.Timestamp.UnixMilli(),
 	}
 }
 
-// undelivered returns how many events the consumers of timerd deliver have left to do.
+// undelivered returns the number of events that the consumers of timerd deliver have not settled yet.
 func undelivered(ctx context.Context, url string) (n int64, err error) {
 	nc, err := nats.Connect(url)
 	if err != nil {

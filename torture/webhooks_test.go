@@ -20,8 +20,9 @@ import (
 func TestBrokenDeliver(t *testing.T) {
 	program := breakDeliver(t, "d.log(ctx, ev.Key, r)", "if ev.Attempt != 1 {\n\td.log(ctx, ev.Key, r)\n}")
 	r, _, err := run(t.Context(), config{
-		seed: 1, shape: servers.Standalone, length: 10 * time.Second, timerd: program, rate: 60, maxDelay: 2 * time.Second,
-		without: nemesis.Kinds(), dir: t.TempDir(), log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		seed: 1, shape: servers.Standalone, length: 10 * time.Second, timerd: program, rate: 60,
+		maxDelay: 2 * time.Second,
+		without:  nemesis.Kinds(), dir: t.TempDir(), log: slog.New(slog.NewTextHandler(t.Output(), nil)),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -52,7 +53,8 @@ func breakDeliver(t *testing.T, from, to string) string {
 		t.Fatalf("%s is not once in %s", from, name)
 	}
 	source = bytes.Replace(source, []byte(from), []byte(to), 1)
-	broken, overlay, program := filepath.Join(dir, "deliver.go"), filepath.Join(dir, "overlay.json"), filepath.Join(dir, "timerd")
+	broken, overlay, program := filepath.Join(dir, "deliver.go"), filepath.Join(dir, "overlay.json"),
+		filepath.Join(dir, "timerd")
 	list, err := json.Marshal(map[string]map[string]string{"Replace": {name: broken}})
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +64,8 @@ func breakDeliver(t *testing.T, from, to string) string {
 			t.Fatal(err)
 		}
 	}
-	build := exec.CommandContext(t.Context(), "go", "build", "-race", "-overlay", overlay, "-o", program, "github.com/timerd-io/timerd/cmd/timerd")
+	build := exec.CommandContext(t.Context(), "go", "build", "-race", "-overlay", overlay, "-o", program,
+		"github.com/timerd-io/timerd/cmd/timerd")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}

@@ -17,7 +17,9 @@ async function set() {
   let jobs = [];
   const flush = async () => {
     const now = Date.now();
-    await queue.addBulk(jobs.map(({ due, payload }) => ({ name, data: payload, opts: { delay: Math.max(0, due - now) } })));
+    await queue.addBulk(
+      jobs.map(({ due, payload }) => ({ name, data: payload, opts: { delay: Math.max(0, due - now) } })),
+    );
     jobs = [];
   };
   for await (const line of readline.createInterface({ input: process.stdin })) {
@@ -41,7 +43,8 @@ async function work() {
     if (lines !== '') process.stdout.write(lines);
     lines = '';
   }, 20);
-  const worker = new Worker(name, async (job) => { lines += `${job.data.n} ${micros()} 0 0\n`; }, { connection, concurrency: 100 });
+  const handle = async (job) => { lines += `${job.data.n} ${micros()} 0 0\n`; };
+  const worker = new Worker(name, handle, { connection, concurrency: 100 });
   worker.on('error', (error) => process.stderr.write(`${error}\n`));
   await worker.waitUntilReady();
   process.stdout.write('ready\n');

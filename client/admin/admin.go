@@ -1,5 +1,5 @@
-// Package admin is the Go API for operators' programs: it holds and resumes namespaces of timers, cancels those of a
-// namespace, and moves or fires single ones, as the commands of timerd do. It runs timerd's own scripts on the whole
+// Package admin is the Go API for operators' programs: it holds and resumes namespaces, cancels the timers of a
+// namespace, and moves or fires single timers, like the commands of timerd. It runs timerd's own scripts on the whole
 // schedule. So it needs the rights of timerd's user in Redis (deploy/users.acl); those of a producer are not enough.
 package admin
 
@@ -21,20 +21,20 @@ import (
 )
 
 var (
-	// ErrUnconfirmed says that the namespace is held, but that its timers may still be claimed on servers without the
+	// ErrUnconfirmed means that the namespace is held, but that its timers may still be claimed on servers without the
 	// hold. The text names them. The timerds keep copying the hold to these servers; call Hold again to see whether it
 	// is complete.
 	ErrUnconfirmed = errors.New("held, but timers may still be claimed")
-	// ErrNotHeld says that there is no hold on exactly this namespace: there was none, or all of its timers have been
+	// ErrNotHeld means that there is no hold on exactly this namespace: there was none, or all of its timers have been
 	// released.
 	ErrNotHeld = admin.ErrNotHeld
-	// ErrAway says that masters of a cluster do not answer, so Resume has not released their timers. The timerds do
-	// that once they answer.
+	// ErrAway means that masters of a cluster do not answer, so Resume has not released their timers. The timerds do
+	// that once the masters answer.
 	ErrAway = admin.ErrAway
-	// ErrHeldAnew says that the namespace was held again while Resume released its timers. Those not released by then
-	// stay held.
+	// ErrHeldAnew means that the namespace was held again while Resume released its timers. The unreleased ones stay
+	// held.
 	ErrHeldAnew = admin.ErrHeldAnew
-	// ErrTooManyHolds says that there is no room for another hold: there are 32, or their reasons and names are long.
+	// ErrTooManyHolds means that there is no room for another hold: there are 32, or their reasons and names are long.
 	ErrTooManyHolds = schedule.ErrTooManyHolds
 )
 
@@ -43,7 +43,7 @@ var (
 // or may not have taken effect, and calling again is safe.
 type Operator struct{ rdb redis.UniversalClient }
 
-// New returns an Operator on rdb: a *redis.Client, of Sentinel too, or a *redis.ClusterClient, on the database that timerd watches.
+// New returns an Operator on rdb: a *redis.Client, of Sentinel too, or a *redis.ClusterClient, on timerd's database.
 // The caller still owns rdb and closes it.
 func New(rdb redis.UniversalClient) *Operator { return &Operator{rdb: rdb} }
 
@@ -52,14 +52,13 @@ type HoldOption struct {
 	apply func(h *schedule.Hold, lasts *time.Duration)
 }
 
-// Reason says why a namespace is held. The list of holds and the logs of the timerds show it. It has at most 1,024
-// bytes.
+// Reason sets the reason of a hold. The list of holds and the logs of the timerds show it. It has at most 1,024 bytes.
 func Reason(text string) HoldOption {
 	return HoldOption{func(h *schedule.Hold, _ *time.Duration) { h.Reason = text }}
 }
 
 // For makes a hold end by itself after d, as with ResumeNow. d is cut to whole milliseconds and must be at least a
-// second; 0 is no end.
+// second; 0 means no end.
 func For(d time.Duration) HoldOption {
 	return HoldOption{func(_ *schedule.Hold, lasts *time.Duration) { *lasts = d }}
 }
@@ -67,31 +66,31 @@ func For(d time.Duration) HoldOption {
 // HoldResult is the result of Hold. Times are by the Redis server's clock, in UTC, to the millisecond.
 type HoldResult struct {
 	Since time.Time
-	Until time.Time // when the hold ends by itself; the zero Time if it does not
-	// Already says that the namespace was held before, from Since on. It is also true if go-redis repeated a call whose
-	// reply was lost.
+	Until time.Time // the time at which the hold ends by itself; the zero Time for never
+	// Already means that the namespace was held before, from Since on. It is also true if go-redis repeated a call
+	// whose reply was lost.
 	Already bool
-	// Unreplicated names the servers without a replica that has the hold: a failover may lose it. For a server that
-	// could not be asked it has the error's text.
+	// Unreplicated names the servers without a replica that has the hold: a failover may lose it. If a server could not
+	// be asked, its entry is the text of the error.
 	Unreplicated []string
 }
 
-// Hold is a namespace whose timers are kept from firing, or whose held timers are being released. Times are by the Redis
-// server's clock, in UTC, to the millisecond.
+// Hold is a namespace on hold, or one whose held timers are being released. Times are by the Redis server's clock, in
+// UTC, to the millisecond.
 type Hold struct {
-	Namespace string // as Hold takes it
+	Namespace string // in the form for Hold
 	Since     time.Time
-	Until     time.Time // when it ends by itself; the zero Time if it does not
+	Until     time.Time // the time at which it ends by itself; the zero Time for never
 	Reason    string
-	By        string // who held it, user@host
-	Held      int64  // due timers that wait; a timer under several holds counts for each; -1 if not all could be counted
+	By        string // its author, user@host
+	Held      int64  // waiting due timers; a timer under several holds counts for each; -1 if not all could be counted
 
-	Resume       Resume    // how its timers are being released; the zero Resume while it lasts
-	ResumedSince time.Time // the zero Time while it lasts
-	ResumedBy    string    // who resumed it, user@host, or a text that its time was over
+	Resume       Resume    // how its timers are being released; the zero Resume during the hold
+	ResumedSince time.Time // the zero Time during the hold
+	ResumedBy    string    // the author of the resume, user@host, or a text that its time was over
 }
 
-// Resume says how held timers are released: ResumeNow, ResumeRate, ResumeShift or ResumeDead. The zero Resume is
+// Resume is the way to release held timers: ResumeNow, ResumeRate, ResumeShift or ResumeDead. The zero Resume is
 // invalid.
 type Resume struct {
 	kind schedule.ResumeKind
@@ -126,8 +125,9 @@ func (r Resume) check() error {
 	switch {
 	case r.kind == "":
 		return errors.New("no resume kind: use ResumeNow, ResumeRate, ResumeShift or ResumeDead")
-	case r.kind == schedule.ResumeRate && !(r.rate >= admin.MinRate && r.rate <= admin.MaxRate): // not a number, perhaps
-		return fmt.Errorf("ResumeRate(%g): want a number of timers a second, from 1.0/60 to %.0f", r.rate, admin.MaxRate)
+	case r.kind == schedule.ResumeRate && !(r.rate >= admin.MinRate && r.rate <= admin.MaxRate): // or not a number
+		return fmt.Errorf("ResumeRate(%g): want a number of timers a second, from 1.0/60 to %.0f", r.rate,
+			admin.MaxRate)
 	}
 	return nil
 }
@@ -157,10 +157,12 @@ func (o *Operator) Hold(ctx context.Context, namespace string, opts ...HoldOptio
 		}
 	}
 	if lasts != 0 && lasts < admin.MinHold {
-		return fail(fmt.Errorf("%w: For(%v): want %v or more, or 0 for no end", client.ErrInvalid, lasts, admin.MinHold))
+		return fail(fmt.Errorf("%w: For(%v): want %v or more, or 0 for no end", client.ErrInvalid, lasts,
+			admin.MinHold))
 	}
 	if len(asked.Reason) > admin.MaxReason {
-		return fail(fmt.Errorf("%w: Reason has %d bytes, want at most %d", client.ErrInvalid, len(asked.Reason), admin.MaxReason))
+		return fail(fmt.Errorf("%w: Reason has %d bytes, want at most %d", client.ErrInvalid, len(asked.Reason),
+			admin.MaxReason))
 	}
 	h, err := o.holds()
 	if err != nil {
@@ -185,15 +187,15 @@ func (o *Operator) Hold(ctx context.Context, namespace string, opts ...HoldOptio
 // and Resume does not wait for them. If several resumes cover a timer, the one with the narrowest namespace decides.
 //
 // Resume returns when all timers are released. With ResumeRate that takes the number of timers divided by the rate.
-// Except with ResumeNow, it also waits until a timerd has looked at the timers that were due before, which no timerd
-// does while NATS is away. Once the resume has begun, a connection error does not end it. If ctx or the process ends,
-// the timerds finish it. Calling again goes on with it, or changes how the rest is released.
+// Except with ResumeNow, it also waits until a timerd has looked at the timers due before, which no timerd does while
+// NATS is away. Once the resume has begun, a connection error does not end it. If ctx or the process ends, the timerds
+// finish it. Calling again goes on with it, or changes how the rest is released.
 //
 // A released timer has not fired yet: the timerds then publish its event or its dead letter.
 //
 // Resume returns errors that wrap client.ErrInvalid, ErrHeldAnew, ErrAway or ErrNotHeld; ErrNotHeld also if the timerds
-// have finished the resume meanwhile. If ctx has ended, the error says whether the resume has begun, and what it waited
-// for. After any other error it may have begun; calling again is safe.
+// have finished the resume meanwhile. If ctx has ended, the error shows if the resume has begun, and its last obstacle.
+// After any other error it may have begun; calling again is safe.
 func (o *Operator) Resume(ctx context.Context, namespace string, how Resume) error {
 	fail := func(err error) error { return failed("resume "+namespace, err) }
 	n, err := parseNamespace(namespace)
@@ -209,7 +211,8 @@ func (o *Operator) Resume(ctx context.Context, namespace string, how Resume) err
 	}
 	var begun bool
 	var last admin.ResumeProgress
-	err = h.Resume(ctx, n, schedule.Resume{Kind: how.kind, Rate: how.rate}, func(p admin.ResumeProgress) { begun, last = true, p })
+	err = h.Resume(ctx, n, schedule.Resume{Kind: how.kind, Rate: how.rate},
+		func(p admin.ResumeProgress) { begun, last = true, p })
 	switch {
 	case err == nil:
 		return nil
@@ -223,9 +226,9 @@ func (o *Operator) Resume(ctx context.Context, namespace string, how Resume) err
 	return fail(err)
 }
 
-// Holds returns the holds by namespace, including those being resumed. To count the timers it reads the names of all
-// that are due and wait. It returns errors that wrap client.ErrInvalid if rdb cannot serve for holds, such as a client
-// for one node of a cluster.
+// Holds returns the holds by namespace, including those being resumed. It counts their timers by reading the names of
+// all due timers that wait. It returns errors that wrap client.ErrInvalid if rdb cannot serve for holds, such as a
+// client for one node of a cluster.
 func (o *Operator) Holds(ctx context.Context) ([]Hold, error) {
 	h, err := o.holds()
 	if err != nil {
@@ -252,8 +255,8 @@ func (o *Operator) Holds(ctx context.Context) ([]Hold, error) {
 	return list, nil
 }
 
-// MoveResult is the result of Fire and Move: how many timers of the key there were of each kind. All are 0 if there was
-// none.
+// MoveResult is the result of Fire and Move: the number of the key's timers by outcome. All numbers are 0 if the key
+// has no timer.
 type MoveResult struct {
 	Moved   int64
 	TooLate int64 // owed or firing, or fired lately
@@ -271,8 +274,8 @@ func (o *Operator) Fire(ctx context.Context, key string) (MoveResult, error) {
 	return o.move(ctx, "fire "+key, key, time.Time{})
 }
 
-// Move is Fire, but for another time, by the Redis server's clock: to is rounded up to whole milliseconds, and means now if it has passed.
-// Payload, attempt and limit on lateness stay.
+// Move is like Fire, but the timers become due at the time to, by the Redis server's clock, rounded up to whole
+// milliseconds. If that time has passed, they become due now. Payload, attempt and limit on lateness stay.
 func (o *Operator) Move(ctx context.Context, key string, to time.Time) (MoveResult, error) {
 	return o.move(ctx, "move "+key, key, to)
 }
@@ -301,17 +304,18 @@ type CancelResult struct {
 	Cancelled int64
 	TooLate   int64     // firing, or fired lately
 	Gone      int64     // counted, but then cancelled or set to a later time by somebody else
-	Until     time.Time // the last due time that was tried; the zero Time if none was
-	Cut       bool      // too many are owed or firing to look at all of them: call again once some have fired
+	Until     time.Time // the last due time tried; the zero Time if none was
+	Cut       bool      // too many are owed or firing to search all: call again once some have fired
 }
 
-// CancelAll cancels the timers of a namespace, as timerd cancel --all does: all of them, or those that are due before a
-// time by the Redis server's clock; the zero Time is no bound. It counts them first. A timer that is set after the
-// count stays if it is due later than the last one counted; otherwise, and while slots of a cluster are moving, it may be
-// cancelled too. CancelAll is not atomic: it goes through the timers by due time, in steps that block Redis only briefly.
+// CancelAll cancels the timers of a namespace, as timerd cancel --all does: all of them, or the ones due before a time
+// by the Redis server's clock; the zero Time is no bound. It counts them first. A timer that is set after the count
+// stays if it is due later than the last one counted; otherwise, and while slots of a cluster are moving, it may be
+// cancelled too. CancelAll is not atomic: it goes through the timers by due time, in steps that block Redis only
+// briefly.
 //
 // CancelAll returns errors that wrap client.ErrInvalid. If ctx ends, or after any other error, the result is still
-// correct for what was done, and calling again goes on with the rest. It is an error if slots of a cluster are moving:
+// correct for the work done, and calling again goes on with the rest. It is an error if slots of a cluster are moving:
 // their timers are left out.
 func (o *Operator) CancelAll(ctx context.Context, namespace string, before time.Time) (CancelResult, error) {
 	call := "cancel all of " + namespace
@@ -339,7 +343,7 @@ func (o *Operator) CancelAll(ctx context.Context, namespace string, before time.
 	return CancelResult(done), err
 }
 
-// failed says in which call an error came up.
+// failed adds the failed call to an error.
 func failed(call string, err error) error {
 	if errors.Is(err, schedule.ErrClusterNode) {
 		err = fmt.Errorf("%w: %w: use a *redis.ClusterClient", client.ErrInvalid, err)
@@ -347,9 +351,9 @@ func failed(call string, err error) error {
 	return fmt.Errorf("admin: %s: %w", call, err)
 }
 
-// decoded returns what somebody has typed, out of a view of it.
+// decoded returns the original of a text that a view shows encoded.
 func decoded(text string) string {
-	text, _ = keys.DecodeText(text) // it was encoded by its inverse
+	text, _ = keys.DecodeText(text) // the view encoded it
 	return text
 }
 
@@ -366,8 +370,10 @@ func (o *Operator) schedule() (*schedule.Schedule, error) {
 	switch rdb := o.rdb.(type) {
 	case *redis.Client:
 	case *redis.ClusterClient:
-		if rdb.Options().ClusterSlots != nil { // as that of NewFailoverClusterClient
-			return nil, fmt.Errorf("%w: want a client for Redis Cluster itself, or redis.NewFailoverClient for Sentinel", client.ErrInvalid)
+		if rdb.Options().ClusterSlots != nil { // a client of NewFailoverClusterClient
+			return nil, fmt.Errorf(
+				"%w: want a client for Redis Cluster itself, or redis.NewFailoverClient for Sentinel",
+				client.ErrInvalid)
 		}
 	default:
 		return nil, fmt.Errorf("%w: want a *redis.Client or a *redis.ClusterClient, not a %T", client.ErrInvalid, o.rdb)
@@ -375,13 +381,13 @@ func (o *Operator) schedule() (*schedule.Schedule, error) {
 	return schedule.New(o.rdb, schedule.DefaultMaxPayload), nil
 }
 
-// holds returns the holds of the schedule, for one call: the resume of each is its own.
+// holds returns the holds of the schedule, for one call: each resume needs its own.
 func (o *Operator) holds() (*admin.Holds, error) {
 	s, err := o.schedule()
 	if err != nil {
 		return nil, err
 	}
 	h := admin.NewHolds(s)
-	h.Logger = slog.New(slog.DiscardHandler) // the timerds log what matters
+	h.Logger = slog.New(slog.DiscardHandler) // the timerds log the important events
 	return h, nil
 }

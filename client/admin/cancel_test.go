@@ -13,14 +13,15 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv/timerdtest"
 )
 
-// The timers of a namespace are cancelled, or those that are due before a time; those of others stay.
+// CancelAll cancels the timers of a namespace, or the ones due before a time; other namespaces' timers stay.
 func TestCancelAll(t *testing.T) {
 	t.Parallel()
 	ctx, rdb := t.Context(), timerdtest.Redis(t)
 	timers, operator := client.New(rdb), admin.New(rdb)
 	var settings []client.Setting
 	for i := range 200 {
-		settings = append(settings, client.Setting{Key: fmt.Sprintf("shop:m:t:%d", i), When: client.After(time.Duration(i+1) * time.Hour)})
+		settings = append(settings, client.Setting{Key: fmt.Sprintf("shop:m:t:%d", i),
+			When: client.After(time.Duration(i+1) * time.Hour)})
 	}
 	settings = append(settings, client.Setting{Key: "pay:m:t:1", When: client.After(time.Hour)})
 	dues, err := timers.SetMany(ctx, settings)
@@ -31,7 +32,8 @@ func TestCancelAll(t *testing.T) {
 		before time.Time
 		want   int64
 	}{{dues[50].Due, 50}, {time.Time{}, 150}, {time.Time{}, 0}} {
-		if done, err := operator.CancelAll(ctx, "shop", c.before); err != nil || done.Cancelled != c.want || done.TooLate != 0 || done.Gone != 0 || done.Cut {
+		if done, err := operator.CancelAll(ctx, "shop", c.before); err != nil || done.Cancelled != c.want ||
+			done.TooLate != 0 || done.Gone != 0 || done.Cut {
 			t.Errorf("before %v: %+v, %v; want %d", c.before, done, err, c.want)
 		}
 	}
@@ -49,7 +51,7 @@ func TestCancelAll(t *testing.T) {
 	}
 }
 
-// What is pending of a key fires now, or at another time.
+// The pending timer of a key fires now, or at another time.
 func TestFireAndMove(t *testing.T) {
 	t.Parallel()
 	ctx, rdb := t.Context(), timerdtest.Redis(t)
@@ -62,7 +64,8 @@ func TestFireAndMove(t *testing.T) {
 	if done, err := operator.Move(ctx, key, due.Add(time.Hour)); err != nil || done != (admin.MoveResult{Moved: 1}) {
 		t.Errorf("Move: %+v, %v", done, err)
 	}
-	if timer, _, err := timers.Get(ctx, key); err != nil || !timer.Due.Equal(due.Add(time.Hour)) || timer.Attempt != 4 || string(timer.Payload) != "p" {
+	if timer, _, err := timers.Get(ctx, key); err != nil || !timer.Due.Equal(due.Add(time.Hour)) ||
+		timer.Attempt != 4 || string(timer.Payload) != "p" {
 		t.Errorf("moved to %+v, %v", timer, err)
 	}
 	for i, want := range []admin.MoveResult{{Moved: 1}, {TooLate: 1}} {

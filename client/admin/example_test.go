@@ -23,7 +23,8 @@ func ExampleOperator_Hold() {
 		fmt.Println(err)
 		return
 	}
-	if _, err := operator.Hold(ctx, "shop:order", admin.Reason("provider is down"), admin.For(2*time.Hour)); err != nil {
+	if _, err := operator.Hold(ctx, "shop:order", admin.Reason("provider is down"),
+		admin.For(2*time.Hour)); err != nil {
 		fmt.Println(err) // an error that wraps admin.ErrUnconfirmed: it is held, but not yet for certain
 		return
 	}

@@ -27,7 +27,7 @@ import (
 // patience bounds every wait of the tests.
 const patience = time.Minute
 
-// outage is a Redis and a NATS with a timerd, and what was published.
+// outage is a Redis and a NATS with a timerd, and the published events.
 type outage struct {
 	*client.Timers
 	operator    *admin.Operator
@@ -109,7 +109,7 @@ func events(c *testenv.Collector, t *testing.T, n int) (all []event.Event) {
 	return all
 }
 
-// A namespace is held, listed, held again, and resumed. Others fire; what is held can be cancelled.
+// A namespace is held, listed, held again, and resumed. Others fire; held timers can be cancelled.
 func TestHoldUntilResumed(t *testing.T) {
 	t.Parallel()
 	o := newOutage(t)
@@ -117,7 +117,8 @@ func TestHoldUntilResumed(t *testing.T) {
 	ctx := t.Context()
 	before := timerdtest.Now(t, o.rdb).Truncate(time.Millisecond)
 	first, err := o.operator.Hold(ctx, "shop", admin.Reason("provider is down"), admin.For(time.Hour))
-	if err != nil || first.Already || first.Since.Before(before) || !first.Until.Equal(first.Since.Add(time.Hour)) || len(first.Unreplicated) != 1 {
+	if err != nil || first.Already || first.Since.Before(before) || !first.Until.Equal(first.Since.Add(time.Hour)) ||
+		len(first.Unreplicated) != 1 {
 		t.Fatalf("Hold = %+v, %v, want it since %v for an hour, on one server without replicas", first, err, before)
 	}
 	dues := o.hold("shop", 3)
@@ -126,7 +127,8 @@ func TestHoldUntilResumed(t *testing.T) {
 	}
 	events(o.fired, t, 1)
 	// The second call has neither a reason nor an end.
-	if h := o.held("shop=3")[0]; !h.Since.Equal(first.Since) || !h.Until.IsZero() || h.Reason != "" || !strings.Contains(h.By, "@") ||
+	if h := o.held("shop=3")[0]; !h.Since.Equal(first.Since) || !h.Until.IsZero() || h.Reason != "" ||
+		!strings.Contains(h.By, "@") ||
 		h.Resume != (admin.Resume{}) || h.Resume.String() != "" || !h.ResumedSince.IsZero() || h.ResumedBy != "" {
 		t.Errorf("Holds: %+v", h)
 	}
@@ -184,7 +186,8 @@ func TestUnconfirmedHold(t *testing.T) {
 	t.Parallel()
 	rdb := timerdtest.Redis(t)
 	// It may write the list, but cannot see the partitions with the copies that claims read.
-	if err := rdb.Do(t.Context(), "ACL", "SETUSER", "half", "on", "nopass", "+@all", "-exists", "~*", "&*").Err(); err != nil {
+	if err := rdb.Do(t.Context(), "ACL", "SETUSER", "half", "on", "nopass", "+@all", "-exists", "~*",
+		"&*").Err(); err != nil {
 		t.Fatal(err)
 	}
 	options := *rdb.Options()
@@ -192,10 +195,12 @@ func TestUnconfirmedHold(t *testing.T) {
 	half := redis.NewClient(&options)
 	t.Cleanup(func() { _ = half.Close() })
 	held, err := admin.New(half).Hold(t.Context(), "shop", admin.Reason("r"))
-	if !errors.Is(err, admin.ErrUnconfirmed) || !strings.Contains(err.Error(), "which is moving") || held.Since.IsZero() {
-		t.Errorf("Hold = %+v, %v, want ErrUnconfirmed that names what is missing", held, err)
+	if !errors.Is(err, admin.ErrUnconfirmed) || !strings.Contains(err.Error(), "which is moving") ||
+		held.Since.IsZero() {
+		t.Errorf("Hold = %+v, %v, want ErrUnconfirmed that names the missing server", held, err)
 	}
-	if list, err := admin.New(rdb).Holds(t.Context()); err != nil || len(list) != 1 || !list[0].Since.Equal(held.Since) {
+	if list, err := admin.New(rdb).Holds(t.Context()); err != nil || len(list) != 1 ||
+		!list[0].Since.Equal(held.Since) {
 		t.Errorf("Holds = %+v, %v, want the hold", list, err)
 	}
 }
@@ -209,7 +214,8 @@ func TestRefusedHolds(t *testing.T) {
 		t.Fatal(err)
 	}
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": rdb.Options().Addr}})
-	sentinel := redis.NewFailoverClusterClient(&redis.FailoverOptions{MasterName: "m", SentinelAddrs: []string{"127.0.0.1:1"}})
+	sentinel := redis.NewFailoverClusterClient(&redis.FailoverOptions{MasterName: "m",
+		SentinelAddrs: []string{"127.0.0.1:1"}})
 	t.Cleanup(func() { _ = errors.Join(ring.Close(), sentinel.Close()) })
 	hold := func(operator *admin.Operator, namespace string, opts ...admin.HoldOption) error {
 		_, err := operator.Hold(t.Context(), namespace, opts...)
@@ -250,7 +256,8 @@ func TestRefusedHolds(t *testing.T) {
 	index := schedule.New(rdb, schedule.DefaultMaxPayload)
 	holds, err := index.Holds(t.Context())
 	for i := 1; i < schedule.MaxHolds && err == nil; i++ {
-		err = holds.Put(t.Context(), schedule.Hold{Namespace: keys.Namespace{App: fmt.Sprintf("app%d", i)}, Since: holds.Now})
+		err = holds.Put(t.Context(), schedule.Hold{Namespace: keys.Namespace{App: fmt.Sprintf("app%d", i)},
+			Since: holds.Now})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -285,7 +292,8 @@ func TestRightsOfHolds(t *testing.T) {
 	if list, err := operator.Holds(t.Context()); err != nil || len(list) != 1 {
 		t.Errorf("Holds = %+v, %v", list, err)
 	}
-	for _, how := range []admin.Resume{admin.ResumeNow(), admin.ResumeRate(10), admin.ResumeShift(), admin.ResumeDead()} {
+	for _, how := range []admin.Resume{admin.ResumeNow(), admin.ResumeRate(10), admin.ResumeShift(),
+		admin.ResumeDead()} {
 		if err := operator.Resume(t.Context(), "app1", how); err != nil {
 			t.Errorf("Resume, %v: %v", how, err)
 		}
@@ -321,7 +329,8 @@ func TestHoldsOnACluster(t *testing.T) {
 	const n = 30
 	var settings []client.Setting
 	for i := range n {
-		settings = append(settings, client.Setting{Key: fmt.Sprintf("shop:m:t:%d", i), When: client.After(20 * time.Millisecond)})
+		settings = append(settings, client.Setting{Key: fmt.Sprintf("shop:m:t:%d", i),
+			When: client.After(20 * time.Millisecond)})
 	}
 	dues, err := timers.SetMany(t.Context(), settings)
 	if err != nil {
@@ -334,7 +343,8 @@ func TestHoldsOnACluster(t *testing.T) {
 	testenv.Eventually(t, patience, func() error { // claims by a schedule that has read no list
 		for i, s := range settings {
 			for _, node := range nodes {
-				c := node.Claim(t.Context(), []schedule.ClaimRequest{{Partition: index.Partition(s.Key)}}, time.Minute)[0]
+				c := node.Claim(t.Context(), []schedule.ClaimRequest{{Partition: index.Partition(s.Key)}},
+					time.Minute)[0]
 				if len(c.Firings) > 0 {
 					t.Fatalf("claimed %+v", c.Firings)
 				}

@@ -13,7 +13,8 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv/timerdtest"
 )
 
-// atMost checks that firings came at a rate a second at most. The first ones may have come late, and so closer to the others.
+// atMost checks that firings came at a rate a second at most. The first ones may have come late, and so closer to the
+// others.
 func atMost(t *testing.T, all []client.Event, rate int) {
 	t.Helper()
 	last := len(all) - 1
@@ -83,20 +84,22 @@ func TestResumeDead(t *testing.T) {
 	o.fired.Wait(0, patience)
 }
 
-// A resume that is interrupted says what it waits for, is listed, and is finished by a timerd.
+// An interrupted resume names its obstacle, is listed, and is finished by a timerd.
 func TestInterruptedResume(t *testing.T) {
 	t.Parallel()
 	o := newOutage(t)
-	o.hold("shop", 20)                                             // nobody looks at what is due
+	o.hold("shop", 20)                                             // nobody looks at due timers
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // it looks several times, on a busy machine too
 	defer cancel()
 	how := admin.ResumeRate(20)
 	err := o.operator.Resume(ctx, "shop", how)
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "not been looked at yet by a timerd") {
-		t.Errorf("Resume = %v, want what it waits for", err)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(),
+		"no timerd has looked at all due timers yet") {
+		t.Errorf("Resume = %v, want its obstacle", err)
 	}
 	h := o.held("shop=20")[0]
-	if h.Resume != how || h.Resume.String() != "rate 20/s" || h.ResumedSince.Before(h.Since) || !strings.Contains(h.ResumedBy, "@") {
+	if h.Resume != how || h.Resume.String() != "rate 20/s" || h.ResumedSince.Before(h.Since) ||
+		!strings.Contains(h.ResumedBy, "@") {
 		t.Errorf("Holds: %+v, want it being resumed at 20 a second", h)
 	}
 	o.startTimerd()

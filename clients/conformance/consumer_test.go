@@ -18,7 +18,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// consumerCase is a message in the stream, what the handler does with it, and what comes of that.
+// consumerCase is a message in the stream, the handler's action, and the result.
 type consumerCase struct {
 	Name, Type string
 	Namespace  string  // of the consumer, unless it is conf:{run}:{type}
@@ -149,7 +149,8 @@ func checkHeaders(t *testing.T, m *jetstream.RawStreamMsg, want map[string]*octe
 	}
 }
 
-// settled waits until a durable consumer has acknowledged its events up to one, and returns how many deliveries that took.
+// settled waits until a durable consumer has acknowledged its events up to one, and returns how many deliveries that
+// took.
 func (s *suite) settled(t *testing.T, c client.Consumer, seq uint64) (deliveries uint64) {
 	t.Helper()
 	testenv.Eventually(t, patience, func() bool {
@@ -185,7 +186,7 @@ func (s *suite) letters(t *testing.T, stream, subject string) (all []*jetstream.
 	}
 }
 
-// timerCase is a timer, what the handler does at each of its firings, and what it sees.
+// timerCase is a timer, the handler's action at each of its firings, and the events it gets.
 type timerCase struct {
 	Name string
 	setting
@@ -224,16 +225,17 @@ func (s *suite) fireOne(t *testing.T, c *timerCase) {
 		next <- &c.Handlers[i]
 	}
 	parts := strings.SplitN(c.Key, ":", 4)
-	stop := s.consume(t, client.Consumer{}, strings.Join(parts[:3], ":"), func(_ context.Context, e client.Event) error {
-		select {
-		case a := <-next:
-			events <- e
-			return a.err()
-		default:
-			t.Errorf("surplus event %+v", e)
-			return nil
-		}
-	})
+	stop := s.consume(t, client.Consumer{}, strings.Join(parts[:3], ":"),
+		func(_ context.Context, e client.Event) error {
+			select {
+			case a := <-next:
+				events <- e
+				return a.err()
+			default:
+				t.Errorf("surplus event %+v", e)
+				return nil
+			}
+		})
 	defer stop()
 	first := ""
 	for i, want := range c.Want.Events {
@@ -277,7 +279,7 @@ func (s *suite) fireOne(t *testing.T, c *timerCase) {
 	c.Want.Dead.check(t, m.Data)
 }
 
-// durableCase is a consumer, and what JetStream has of it.
+// durableCase is a consumer, and its settings in JetStream.
 type durableCase struct {
 	Name, Namespace, Durable, Stream string
 	Concurrency                      int
@@ -324,7 +326,8 @@ func (s *suite) durables(t *testing.T) {
 			}
 			cfg := found.CachedInfo().Config
 			fields{
-				"durable_name": cfg.Durable, "filter_subject": cfg.FilterSubject, "ack_policy": cfg.AckPolicy, "ack_wait_ms": cfg.AckWait.Milliseconds(),
+				"durable_name": cfg.Durable, "filter_subject": cfg.FilterSubject, "ack_policy": cfg.AckPolicy,
+				"ack_wait_ms": cfg.AckWait.Milliseconds(),
 				"max_deliver": cfg.MaxDeliver, "max_ack_pending": cfg.MaxAckPending, "max_waiting": cfg.MaxWaiting,
 			}.check(t, "consumer", want)
 			cancel()

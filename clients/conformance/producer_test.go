@@ -12,7 +12,7 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
-// step is one call of a producer, and what it is to return.
+// step is one call of a producer, and its expected result.
 type step struct {
 	Do string
 	setting
@@ -20,10 +20,10 @@ type step struct {
 	Want  json.RawMessage
 }
 
-// wanted is what a case may want of a call.
+// wanted is a case's expectation of a call.
 type wanted struct {
 	NotSet      bool   `json:"not_set"`
-	Error, Says string // of what kind, and what its text contains
+	Error, Says string // its kind, and a part of its text
 	Due         string // as given: the time that the call named
 	DueInMS     *int64 `json:"due_in_ms"`     // from the call, by the clock of Redis
 	DueWithinMS *int64 `json:"due_within_ms"` // likewise, at most
@@ -52,11 +52,11 @@ func (s *suite) producer(t *testing.T) {
 	}
 }
 
-// refused checks an error, and tells whether one is wanted.
+// refused checks an error, and reports whether one is wanted.
 func refused(t *testing.T, what step, err error) bool {
 	t.Helper()
 	var want wanted
-	_ = json.Unmarshal(what.Want, &want) // what is none wants no error
+	_ = json.Unmarshal(what.Want, &want) // anything else wants no error
 	switch {
 	case want.Error == "":
 		if err != nil {
@@ -195,7 +195,8 @@ func (s *suite) get(t *testing.T, step step, set time.Time) {
 	}
 	f := fields{
 		"state": timer.State, "due": timer.Due.UnixMilli(), "attempt": timer.Attempt, "payload": timer.Payload,
-		"late_ms": orNull(timer.Late.Milliseconds()), "repeat": orNull(timer.Repeat), "occurrence": orNull(timer.Occurrence),
+		"late_ms": orNull(timer.Late.Milliseconds()), "repeat": orNull(timer.Repeat),
+		"occurrence": orNull(timer.Occurrence),
 	}
 	if timer.Due.Equal(set) {
 		f["due"] = "as set"

@@ -28,7 +28,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 // patience bounds each wait.
 const patience = 30 * time.Second
 
-// run is what {run} in the cases becomes: it keeps the keys of several runs on one timerd apart.
+// run replaces {run} in the cases: it keeps the keys of several runs on one timerd apart.
 const run = "go"
 
 // suite is cases.json.
@@ -96,7 +96,7 @@ type setting struct {
 	Trace     string
 }
 
-// strictly decodes JSON, and refuses what this runner does not know.
+// strictly decodes JSON, and refuses fields unknown to this runner.
 func strictly(b []byte, to any) error {
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
@@ -109,7 +109,7 @@ func strictly(b []byte, to any) error {
 	return nil
 }
 
-// replace returns a text with placeholders replaced, of which names has each before its value.
+// replace returns a text with its placeholders replaced; names has pairs of a placeholder and its value.
 func replace(text string, names ...string) string { return strings.NewReplacer(names...).Replace(text) }
 
 func TestConformance(t *testing.T) {
@@ -163,7 +163,8 @@ func (s *suite) serve(t *testing.T) {
 	s.timers.Propagator = tracer{}
 	stream := strings.ToUpper(s.prefix)
 	for name, kind := range map[string]string{"": keys.Fired, "_RETRY": keys.Retry, "_DEAD": keys.Dead} {
-		cfg := jetstream.StreamConfig{Name: stream + name, Subjects: []string{keys.SubjectAll(s.prefix, kind)}, AllowDirect: true}
+		cfg := jetstream.StreamConfig{Name: stream + name, Subjects: []string{keys.SubjectAll(s.prefix, kind)},
+			AllowDirect: true}
 		if _, err := s.js.CreateStream(t.Context(), cfg); err != nil {
 			t.Fatal(err)
 		}
@@ -212,7 +213,7 @@ func (s *suite) consume(t *testing.T, c client.Consumer, namespace string, handl
 	}
 }
 
-// action is what a handler does.
+// action is a handler's action.
 type action struct {
 	Do      string
 	MS      int64
@@ -244,7 +245,7 @@ func (a *action) err() error {
 	panic("no such action: " + a.Do)
 }
 
-// fields is what can be seen of something, by the names that the cases use.
+// fields has the visible fields of something, by the cases' names.
 type fields map[string]any
 
 // check compares the fields that a case names.
@@ -281,16 +282,20 @@ func (f fields) check(t *testing.T, what string, want map[string]json.RawMessage
 
 func sameJSON(a, b []byte) bool {
 	var x, y any
-	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil && fmt.Sprintf("%#v", x) == fmt.Sprintf("%#v", y)
+	return json.Unmarshal(a, &x) == nil && json.Unmarshal(b, &y) == nil &&
+		fmt.Sprintf("%#v", x) == fmt.Sprintf("%#v", y)
 }
 
-// eventFields returns what a handler sees.
+// eventFields returns the fields seen by a handler.
 func eventFields(e client.Event) fields {
 	f := fields{
-		"id": e.ID, "origin": e.FirstID(), "key": e.Key.String(), "app": e.Key.App, "module": e.Key.Module, "type": e.Key.Type, "timer_id": e.Key.ID,
-		"due_ms": e.Due.UnixMilli(), "time_ms": e.Time.UnixMilli(), "attempt": e.Attempt, "max_attempts": orNull(e.MaxAttempts),
-		"trigger": orNull(e.Trigger), "payload": e.Data, "content_type": orNull(e.ContentType), "data_status": orNull(e.Status),
-		"late_ms": nil, "late_drop": e.Late.Drop, "repeat": orNull(e.Repeat), "occurrence": orNull(e.Occurrence),
+		"id": e.ID, "origin": e.FirstID(), "key": e.Key.String(), "app": e.Key.App, "module": e.Key.Module,
+		"type": e.Key.Type, "timer_id": e.Key.ID,
+		"due_ms": e.Due.UnixMilli(), "time_ms": e.Time.UnixMilli(), "attempt": e.Attempt,
+		"max_attempts": orNull(e.MaxAttempts),
+		"trigger":      orNull(e.Trigger), "payload": e.Data, "content_type": orNull(e.ContentType),
+		"data_status": orNull(e.Status),
+		"late_ms":     nil, "late_drop": e.Late.Drop, "repeat": orNull(e.Repeat), "occurrence": orNull(e.Occurrence),
 	}
 	f["traceparent"], f["tracestate"] = orNull(e.TraceParent), orNull(e.TraceState)
 	if e.Late.Given {
@@ -308,12 +313,12 @@ func orNull[T comparable](v T) any {
 	return v
 }
 
-// wantDead is what is wanted of a dead letter.
+// wantDead is the expectation of a dead letter.
 type wantDead struct {
 	Subject    string
 	Headers    map[string]*octets
 	Attributes map[string]json.RawMessage
-	Reason     string  `json:"dead_reason"` // or what it begins with, if that ends with a colon and a space
+	Reason     string  `json:"dead_reason"` // or its beginning, if this ends with a colon and a space
 	LastError  *string `json:"last_error"`
 	Payload    *octets
 	Attempt    int

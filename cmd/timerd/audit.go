@@ -20,13 +20,13 @@ func newAudit() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "audit",
 		Short: "Compare the schedule with all keys now",
-		Long: `Compare the schedule with its own records and with all keys now, put in order what differs, and
-print what that was. timerd does so by itself at its start, after each gap in the keyspace events,
-and every ten minutes. Run it if somebody has deleted or restored keys of Redis.
+		Long: `Compare the schedule with its own records and with all keys now, repair the differences, and print
+them. timerd does so by itself at its start, after each gap in the keyspace events, and every ten
+minutes. Run it if somebody has deleted or restored keys of Redis.
 
-The timerds do it, each for the servers of which it is the first: they know the namespaces and which
-events they have heard. Without a timerd nothing is audited. It changes no timer whose key, record
-and place in the schedule agree. Ctrl-C ends the wait; what has begun goes on.
+The timerds do the audit: for each server its first timerd, which knows the namespaces and the
+received events. Without a timerd nothing is audited. A timer whose key, record and
+place in the schedule agree stays as it is. Ctrl-C ends the wait; audits already begun go on.
 
 The exit code is 1 if not everything was audited.`,
 		Example: `  timerd audit
@@ -42,15 +42,15 @@ The exit code is 1 if not everything was audited.`,
 	return cmd
 }
 
-// auditLine is what timerd audit --json prints of a server.
+// auditLine is the line of timerd audit --json for a server.
 type auditLine struct {
 	Server string `json:"server,omitempty"` // of a cluster
-	Timerd string `json:"timerd"`           // the instance that has audited it
+	Timerd string `json:"timerd"`           // the auditing instance
 	Took   int64  `json:"took_ms"`
 	schedule.AuditOutcome
 }
 
-// audit audits everything, and prints what came of it.
+// audit audits everything, and prints the results.
 func audit(ctx context.Context, cmd *cobra.Command, s *schedule.Schedule, asJSON bool) error {
 	began, so := time.Now(), progressOf(cmd)
 	all, err := admin.Audit(ctx, s, func(all []admin.Audited) {
@@ -81,7 +81,7 @@ func audit(ctx context.Context, cmd *cobra.Command, s *schedule.Schedule, asJSON
 	return err
 }
 
-// printAudits prints what came of audits, all servers together.
+// printAudits prints the results of audits, all servers together.
 func printAudits(w io.Writer, all []admin.Audited) error {
 	var out schedule.AuditOutcome
 	var took time.Duration
@@ -89,7 +89,8 @@ func printAudits(w io.Writer, all []admin.Audited) error {
 		out.Add(one.Outcome)
 		took = max(took, one.Took)
 	}
-	if _, err := fmt.Fprintf(w, "%s audited in %s\n", counted(out.Timers, "timer"), took.Round(time.Millisecond)); err != nil {
+	if _, err := fmt.Fprintf(w, "%s audited in %s\n", counted(out.Timers, "timer"),
+		took.Round(time.Millisecond)); err != nil {
 		return err
 	}
 	t := tableFor(w, false, column{title: "COUNT", right: true}, column{title: "OUTCOME"})
@@ -97,13 +98,13 @@ func printAudits(w io.Writer, all []admin.Audited) error {
 		n    int64
 		text string
 	}{
-		{out.Restored, "restored: the schedule had lost them, and had their records still"},
+		{out.Restored, "restored: the schedule had lost them, but not their records"},
 		{out.WithoutPayload, "restored without payload: their records are lost"},
-		{out.Dropped, "dropped: records of claims that Redis refused, and timers whose keys have no TTL"},
-		{out.Unknown, "unknown: records that are of no timer, and stay"},
-		{out.Adopted, "adopted: keys that the schedule did not have"},
+		{out.Dropped, "dropped: records of refused claims, and timers whose keys have no TTL"},
+		{out.Unknown, "unknown: records without a timer; they stay"},
+		{out.Adopted, "adopted: keys missing from the schedule"},
 		{out.Rescheduled, "rescheduled: their keys have another TTL"},
-		{out.Cancelled, "cancelled: their keys were deleted, or have lost their TTLs"},
+		{out.Cancelled, "cancelled: their keys were deleted, or lost their TTLs"},
 		{out.Kept, "kept: their keys are gone for an unknown reason; they fire"},
 		{out.Unreadable, "unreadable: timerd has no right to read their keys"},
 	} {

@@ -39,10 +39,10 @@ The exit code is 0 only for cancelled.
 With --all, cancel the timers of a namespace: all of them, or those due before a time. The time is a
 duration from now (90s, 30d), an instant (2026-11-20T09:00:00Z) or @unix-ms. The command prints how
 many there are, and asks whether to go on, unless there are none or --yes is given. In the end it
-prints the result; on a terminal also the progress. It can be interrupted, and called again.
+prints the result; on a terminal also the progress. It can be interrupted, and run again.
 
-A timer that is set after the count stays if it is due later than the last one counted. Otherwise,
-and while slots of a cluster are moving, it may be cancelled too.
+A timer set after the count stays if it is due later than the last one counted. Otherwise, and while
+slots of a cluster are moving, it may be cancelled too.
 
 ` + keyHelp + `
 ` + namespaceHelp,
@@ -76,7 +76,9 @@ func cancelOne(cmd *cobra.Command, arg string) error {
 		}
 		if outcome == client.Fired {
 			if _, found, err := timers.Get(ctx, key); found && err == nil {
-				fmt.Fprintln(cmd.ErrOrStderr(), "timerd: it is claimed, so its event, or its dead letter, may be in NATS already; timerd get shows it until that is known")
+				fmt.Fprintln(cmd.ErrOrStderr(),
+					"timerd: it is claimed, so its event, or its dead letter, may be in NATS already; timerd get "+
+						"shows it until that is certain")
 			}
 		}
 		if _, err := fmt.Fprintln(cmd.OutOrStdout(), outcome); err != nil {
@@ -146,7 +148,7 @@ func (b *bulkCancel) count(ctx context.Context) error {
 	bar := progressOf(b.cmd)
 	var err error
 	b.found, err = b.timers.Count(ctx, b.selection, func(f admin.TimerCount) {
-		bar.show("looked at %d of %d timers, found %d", f.Looked, f.Total, f.Timers)
+		bar.show("searched %d of %d timers, found %d", f.Looked, f.Total, f.Timers)
 	})
 	bar.clear()
 	if ctx.Err() != nil {
@@ -156,10 +158,10 @@ func (b *bulkCancel) count(ctx context.Context) error {
 	return err
 }
 
-// some tells whether there are timers to cancel, or may be.
+// some reports whether there are timers to cancel, or may be.
 func (b *bulkCancel) some() bool { return b.found.Timers > 0 || b.found.Cut }
 
-// ask asks whether to go on. It needs a terminal: an answer that was written before the number was known is none.
+// ask asks whether to go on. It needs a terminal: an answer written before the number was known does not count.
 func (b *bulkCancel) ask() error {
 	what := fmt.Sprintf("%s of %s", counted(b.found.Timers, "timer"), b.selection.Namespace)
 	if b.found.Timers > 0 {
@@ -172,12 +174,13 @@ func (b *bulkCancel) ask() error {
 		what += fmt.Sprintf("; %d of them due already, and perhaps too late to be cancelled", b.found.Late)
 	}
 	if _, ok := terminalWidth(b.cmd.InOrStdin()); !ok {
-		return fmt.Errorf("nothing was cancelled: there is no terminal to ask on, give --yes to go on without. There are %s", what)
+		return fmt.Errorf("nothing was cancelled: there is no terminal to ask on; give --yes to go on without. There "+
+			"are %s", what)
 	}
 	return confirm(b.cmd, fmt.Sprintf("%s, to cancel. Go on?", what))
 }
 
-// cancel cancels the timers and says what came of them.
+// cancel cancels the timers and prints the result.
 func (b *bulkCancel) cancel(ctx context.Context) error {
 	var done admin.Cancelled
 	var err error
@@ -204,15 +207,16 @@ func (b *bulkCancel) cancel(ctx context.Context) error {
 	case err == nil:
 		return nil
 	}
-	reached := "none was reached"
+	reached := fmt.Sprintf("after cancelling %d of %s", done.Cancelled, counted(b.found.Timers, "timer"))
 	if !done.Until.IsZero() {
-		reached = "those due until " + done.Until.Format(timeLayout) + " were reached"
+		reached += ", up to a due time of " + done.Until.Format(timeLayout)
 	}
 	switch {
 	case ctx.Err() != nil:
-		return fmt.Errorf("interrupted: of %s %s; call it again for the others", counted(b.found.Timers, "timer"), reached)
+		return fmt.Errorf("interrupted %s; run it again for the rest", reached)
 	case errors.Is(err, client.ErrInvalid): // not the user's fault
-		return fmt.Errorf("the function library in this Redis is of another version: start a timerd of this version on it: %s", err.Error())
+		return fmt.Errorf("the function library in this Redis is of another version: start a timerd of this version "+
+			"on it: %s", err.Error())
 	}
-	return fmt.Errorf("of %s %s; call it again for the others: %w", counted(b.found.Timers, "timer"), reached, err)
+	return fmt.Errorf("stopped %s; run it again for the rest: %w", reached, err)
 }

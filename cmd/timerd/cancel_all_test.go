@@ -14,7 +14,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// The timers of a namespace are cancelled, or those that are due before a time.
+// cancel --all cancels the timers of a namespace, or the ones due before a time.
 func TestCancelAll(t *testing.T) {
 	testenv.NoLeaks(t)
 	rdb := startRedis(t).Client()
@@ -26,7 +26,9 @@ func TestCancelAll(t *testing.T) {
 	setFar(t, rdb, "later", 10, 24*time.Hour)
 
 	code, out, errs := timerd(t, "y\n", "cancel", "--all", "shop")
-	if code != exitFailed || out != "" || !strings.Contains(errs, "timerd: nothing was cancelled: there is no terminal to ask on, give --yes to go on without. There are 1000 timers of shop, the last one due at 20") {
+	if code != exitFailed || out != "" || !strings.Contains(errs,
+		"timerd: nothing was cancelled: there is no terminal to ask on; give --yes to go on without. There are 1000 "+
+			"timers of shop, the last one due at 20") {
 		t.Errorf("without a terminal: %d %s%s", code, out, errs)
 	}
 	now, err := rdb.Time(t.Context()).Result()
@@ -58,7 +60,7 @@ func TestCancelAll(t *testing.T) {
 	}
 }
 
-// Interrupted, it says how far it has come, and that can be called again.
+// Interrupted, it prints its progress, and can be run again.
 func TestCancelAllIsInterrupted(t *testing.T) {
 	testenv.NoLeaks(t)
 	server := startRedis(t)
@@ -75,7 +77,8 @@ func TestCancelAllIsInterrupted(t *testing.T) {
 	go func() {
 		ended <- run(ctx, []string{"cancel", "--all", "shop", "--yes"}, strings.NewReader(""), &out, &errs)
 	}()
-	testenv.Eventually(t, patience, func() bool { return calls(t, rdb, "fcall") > n }, "timers to be cancelled") // setFar has called it, too
+	// setFar has called it, too
+	testenv.Eventually(t, patience, func() bool { return calls(t, rdb, "fcall") > n }, "timers to be cancelled")
 	slow.Delay(20 * time.Millisecond)
 	cancel()
 	code := <-ended
@@ -85,7 +88,8 @@ func TestCancelAllIsInterrupted(t *testing.T) {
 	}
 	left := rdb.ZCard(t.Context(), keys.Single.Due()).Val()
 	if code != exitFailed || done == 0 || int64(done)+left != n ||
-		!strings.Contains(errs.String(), "timerd: interrupted: of 20000 timers those due until 20") {
+		!strings.Contains(errs.String(), fmt.Sprintf(
+			"timerd: interrupted after cancelling %d of 20000 timers, up to a due time of 20", done)) {
 		t.Errorf("exit code %d, %d left\n%s%s", code, left, &out, &errs)
 	}
 	slow.Delay(0)
@@ -107,7 +111,8 @@ end)`
 		t.Fatal(err)
 	}
 	code, out, errs := timerd(t, "", "cancel", "--all", "shop", "--yes")
-	if code != exitFailed || out != "0 cancelled, 0 too late\n" || !strings.Contains(errs, "is of another version: start a timerd of this version on it") {
+	if code != exitFailed || out != "0 cancelled, 0 too late\n" ||
+		!strings.Contains(errs, "is of another version: start a timerd of this version on it") {
 		t.Errorf("%d %s%s", code, out, errs)
 	}
 }
@@ -127,13 +132,16 @@ func TestCancelAllBehindACrowd(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for namespace, want := range map[string]string{"shop": "1 cancelled, 0 too late\n", "hidden": "0 cancelled, 0 too late\n"} {
+	for namespace, want := range map[string]string{"shop": "1 cancelled, 0 too late\n",
+		"hidden": "0 cancelled, 0 too late\n"} {
 		code, out, errs := timerd(t, "", "cancel", "--all", namespace, "--yes")
-		if code != exitFailed || out != want || !strings.Contains(errs, "too many timers are owed or firing to look at all of them") {
+		if code != exitFailed || out != want || !strings.Contains(errs,
+			"too many timers are owed or firing to search them all") {
 			t.Errorf("%s: %d %s%s", namespace, code, out, errs)
 		}
 	}
-	if code, _, errs := timerd(t, "", "cancel", "--all", "hidden"); code != exitFailed || !strings.Contains(errs, "There are at least 0 timers of hidden") {
+	if code, _, errs := timerd(t, "", "cancel", "--all", "hidden"); code != exitFailed ||
+		!strings.Contains(errs, "There are at least 0 timers of hidden") {
 		t.Errorf("without --yes: %d %s", code, errs)
 	}
 }

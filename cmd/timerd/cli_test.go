@@ -35,6 +35,7 @@ func ok(t *testing.T, args ...string) string {
 	return out
 }
 
+// Bad usage exits with 2, changes nothing, and names the fault, with a guess at the meaning.
 func TestUsage(t *testing.T) {
 	testenv.SetVariables(t, nil)
 	for _, test := range []struct {
@@ -66,7 +67,7 @@ func TestUsage(t *testing.T) {
 		{"dead lss --limit 1", `unknown command "lss"`},
 		{"--jsno", "unknown flag: --jsno"},
 		{"ls shop order", "want [NAMESPACE], got 2 arguments"},
-		{"hold 'shop'", `"'" stands in no namespace: leave it out (commas divide a list); if keys hold it, write %27shop%27`},
+		{"hold 'shop'", `"'" is not allowed: leave it out (commas divide a list); if keys have it, write %27shop%27`},
 		{"ls shop;pay", "write shop%3Bpay"},
 		{"watch shop,pay", "write shop%2Cpay"},
 		{"set a:b:c:d -- -5s", "want at least 1ms from now"},
@@ -82,7 +83,8 @@ func TestUsage(t *testing.T) {
 		{"cancel", "want {KEY | --all NAMESPACE}, got nothing"},
 		{"cancel --all a b", "want {KEY | --all NAMESPACE}, got 2 arguments"},
 		{"cancel --all a:b:c:d", "at most three parts"},
-		{"cancel --all shop --due-before soon", `--due-before "soon": want a duration such as 90s, 1h30m or 30d, an instant such as 2026-11-20T09:00:00Z, or @unix-ms`},
+		{"cancel --all shop --due-before soon",
+			`--due-before "soon": want a duration such as 90s, 1h30m or 30d, an instant such as 2026-11-20T09:00:00Z, or @unix-ms`},
 		{"cancel a:b:c:d --yes", "--yes needs --all"},
 		{"cancel a:b:c:d --due-before 1h", "--due-before needs --all"},
 		{"forecast a:b:c:d", "at most three parts"},
@@ -95,8 +97,8 @@ func TestUsage(t *testing.T) {
 		{"watch --count -1", "cannot be negative"},
 		{"watch --since soon", "want a duration such as 90s, 1h30m or 30d"},
 		{"watch --since -1d", "cannot be negative"},
-		{"set --from file a:b:c:d 1h", "from the file alone"},
-		{"set --from file --nx", "from the file alone"},
+		{"set --from file a:b:c:d 1h", "only from the file"},
+		{"set --from file --nx", "only from the file"},
 		{"dead show", "want SEQ, got nothing"},
 		{"dead show 0", `SEQ "0": want the number of a dead letter`},
 		{"dead show a:b:c:d@1.1", "want the number of a dead letter"},
@@ -105,7 +107,7 @@ func TestUsage(t *testing.T) {
 		{"repeat a:b:c:d", "want either --every INTERVAL or --cron EXPR"},
 		{"repeat a:b:c:d --every 5m --cron @daily", "want either --every INTERVAL or --cron EXPR"},
 		{"repeat a:b:c:d --every 50ms", "interval 50ms: want from 100ms"},
-		{"repeat a:b:c:d --every 5m --tz UTC", "--tz is for --cron alone"},
+		{"repeat a:b:c:d --every 5m --tz UTC", "--tz goes with --cron only"},
 		{"repeat a:b:c:d --cron @dayly", `"@dayly": want @hourly`},
 		{"repeat a:b:c:d --cron @daily --tz Europe/Berln", `zone "Europe/Berln"`},
 		{"repeat a:b:c:d --every 5m --times -1", "--times=-1"},
@@ -142,15 +144,15 @@ func attend(t *testing.T, server *testenv.RedisServer) {
 	t.Helper()
 	nodes, err := schedule.New(server.Client(), 1000).Nodes(t.Context())
 	if err == nil {
-		_, err = nodes[0].Heartbeat(t.Context(), schedule.Self{Instance: "test", Version: "v0", Since: time.Now()}, time.Hour)
+		_, err = nodes[0].Heartbeat(t.Context(), schedule.Self{Instance: "test", Version: "v0", Since: time.Now()},
+			time.Hour)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-// startRedis starts a Redis with the function library, and with what a living timerd leaves there, and points the program
-// to it.
+// startRedis starts a Redis with the function library, and with a living timerd's data, and points the program to it.
 func startRedis(t *testing.T) *testenv.RedisServer {
 	t.Helper()
 	server := testenv.Redis(t)
@@ -162,6 +164,7 @@ func startRedis(t *testing.T) *testenv.RedisServer {
 	return server
 }
 
+// set, get, ls and cancel agree on a timer, as text and as JSON, for any bytes in key and payload.
 func TestSetGetCancelLs(t *testing.T) {
 	testenv.NoLeaks(t)
 	server := startRedis(t)
@@ -182,7 +185,8 @@ func TestSetGetCancelLs(t *testing.T) {
 	if err := json.Unmarshal([]byte(ok(t, "get", "app:mod:typ:1", "--json")), &got); err != nil {
 		t.Fatal(err)
 	}
-	if due := time.UnixMilli(got.Due); due.Before(before.Add(time.Hour).Truncate(time.Millisecond)) || due.After(redisNow().Add(time.Hour)) {
+	if due := time.UnixMilli(got.Due); due.Before(before.Add(time.Hour).Truncate(time.Millisecond)) ||
+		due.After(redisNow().Add(time.Hour)) {
 		t.Errorf("due at %v, set at %v for an hour later", due, before)
 	}
 	if got.Attempt != 3 || string(got.Data) != `{"attempt":3,"x":"<ü>"}` || got.DataContentType != "application/json" {
@@ -191,7 +195,8 @@ func TestSetGetCancelLs(t *testing.T) {
 	if out := ok(t, "get", "app:mod:typ:1", "--raw"); out != `{"attempt":3, "x":"<ü>"}` {
 		t.Errorf("get --raw: %q", out)
 	}
-	if out := ok(t, "get", "app:mod:typ:1"); !strings.Contains(out, "attempt  3\n") || !strings.Contains(out, `payload  {"attempt":3, "x":"<ü>"}`) {
+	if out := ok(t, "get", "app:mod:typ:1"); !strings.Contains(out, "attempt  3\n") ||
+		!strings.Contains(out, `payload  {"attempt":3, "x":"<ü>"}`) {
 		t.Errorf("get: %s", out)
 	}
 
@@ -206,23 +211,28 @@ func TestSetGetCancelLs(t *testing.T) {
 		t.Errorf("get --json of a timer with a limit: %s", out)
 	}
 	for _, args := range [][]string{{"--drop-late"}, {"--late", "soon"}, {"--late", "-1s"}, {"--late", "3651d"}} {
-		if code, _, errs := timerd(t, "", append([]string{"set", "app:mod:typ:1", "1h"}, args...)...); code != exitUsage || !strings.Contains(errs, "late") {
+		if code, _, errs := timerd(t, "", append([]string{"set", "app:mod:typ:1", "1h"},
+			args...)...); code != exitUsage || !strings.Contains(errs, "late") {
 			t.Errorf("set %v: %d %s", args, code, errs)
 		}
 	}
 
 	at := time.Now().Add(2 * time.Hour).UTC().Truncate(time.Second)
-	if out := ok(t, "set", "app:mod:typ:1", at.Format(time.RFC3339), "--xx", "--attempt", "7"); !strings.Contains(out, at.Format("2006-01-02T15:04:05.000Z")) {
+	if out := ok(t, "set", "app:mod:typ:1", at.Format(time.RFC3339), "--xx", "--attempt", "7"); !strings.Contains(out,
+		at.Format("2006-01-02T15:04:05.000Z")) {
 		t.Errorf("set at an instant: %s", out)
 	}
-	if code, _, errs := timerd(t, "", "set", "app:mod:typ:1", "1h", "--nx"); code != 1 || !strings.Contains(errs, "--nx was given") {
+	if code, _, errs := timerd(t, "", "set", "app:mod:typ:1", "1h", "--nx"); code != 1 ||
+		!strings.Contains(errs, "--nx was given") {
 		t.Errorf("set --nx of a pending timer: %d %s", code, errs)
 	}
-	if code, _, errs := timerd(t, "", "set", "app:mod:typ:2", "1h", "--xx"); code != 1 || !strings.Contains(errs, "--xx was given") {
+	if code, _, errs := timerd(t, "", "set", "app:mod:typ:2", "1h", "--xx"); code != 1 ||
+		!strings.Contains(errs, "--xx was given") {
 		t.Errorf("set --xx of no timer: %d %s", code, errs)
 	}
 	const binary = "a\x00\xff\n"
-	if code, _, errs := timerd(t, binary, "set", "app:mod:other:2", fmt.Sprintf("@%d", at.Add(time.Hour).UnixMilli()), "-", "--nx"); code != 0 {
+	if code, _, errs := timerd(t, binary, "set", "app:mod:other:2", fmt.Sprintf("@%d", at.Add(time.Hour).UnixMilli()),
+		"-", "--nx"); code != 0 {
 		t.Errorf("set from standard input: %s", errs)
 	}
 	if out := ok(t, "get", "app:mod:other:2", "--raw"); out != binary {
@@ -234,15 +244,18 @@ func TestSetGetCancelLs(t *testing.T) {
 	if len(table) != 4 || !strings.HasPrefix(table[0], "DUE ") {
 		t.Fatalf("ls:\n%s", strings.Join(table, "\n"))
 	}
-	for i, want := range []string{"shop:a b:typ:%1B[31m " + strings.Repeat("é", 100), `7 retry app:mod:typ:1 ""`, `app:mod:other:2 "a\x00\xff\n"`} {
+	for i, want := range []string{"shop:a b:typ:%1B[31m " + strings.Repeat("é", 100), `7 retry app:mod:typ:1 ""`,
+		`app:mod:other:2 "a\x00\xff\n"`} {
 		if !strings.Contains(strings.Join(strings.Fields(table[i+1]), " "), want) {
 			t.Errorf("line %d of ls lacks %q:\n%s", i+1, want, table[i+1])
 		}
 	}
-	if out := ok(t, "ls", "app:*:typ", "--json"); strings.Count(out, "\n") != 1 || !strings.Contains(out, `"key":"app:mod:typ:1"`) || !strings.Contains(out, `"data":""`) {
+	if out := ok(t, "ls", "app:*:typ", "--json"); strings.Count(out, "\n") != 1 ||
+		!strings.Contains(out, `"key":"app:mod:typ:1"`) || !strings.Contains(out, `"data":""`) {
 		t.Errorf("ls app:*:typ --json: %s", out)
 	}
-	if code, out, errs := timerd(t, "", "ls", "--limit", "1"); code != 0 || strings.Count(out, "\n") != 2 || !strings.Contains(errs, "more than these 1") {
+	if code, out, errs := timerd(t, "", "ls", "--limit", "1"); code != 0 || strings.Count(out, "\n") != 2 ||
+		!strings.Contains(errs, "more than these 1") {
 		t.Errorf("ls --limit 1: %d %s%s", code, out, errs)
 	}
 	if code, out, errs := timerd(t, "", "ls", "nosuch"); code != 0 || out != "0 timers\n" || errs != "" {
@@ -255,13 +268,15 @@ func TestSetGetCancelLs(t *testing.T) {
 	if code, out, errs := timerd(t, "", "cancel", "app:mod:typ:1"); code != 1 || out != "unknown\n" || errs != "" {
 		t.Errorf("cancel again: %d %s%s", code, out, errs)
 	}
-	if code, out, errs := timerd(t, "", "get", "app:mod:typ:1"); code != 1 || out != "" || !strings.Contains(errs, "app:mod:typ:1 is not pending, held, owed or firing") {
+	if code, out, errs := timerd(t, "", "get", "app:mod:typ:1"); code != 1 || out != "" ||
+		!strings.Contains(errs, "app:mod:typ:1 is not pending, held, owed or firing") {
 		t.Errorf("get of a cancelled timer: %d %s%s", code, out, errs)
 	}
 	if code, out, _ := timerd(t, "", "ls", "nosuch", "--json"); code != 0 || out != "" {
 		t.Errorf("ls --json of nothing: %d %s", code, out)
 	}
-	if out := ok(t, "repeat", "app:mod:typ:again", "--every", "1h"); !strings.HasPrefix(out, "app:mod:typ:again is set: every 1h0m0s\nDUE ") {
+	if out := ok(t, "repeat", "app:mod:typ:again", "--every", "1h"); !strings.HasPrefix(out,
+		"app:mod:typ:again is set: every 1h0m0s\nDUE ") {
 		t.Errorf("repeat: %s", out)
 	}
 	ok(t, "cancel", "app:mod:typ:again")
@@ -270,14 +285,16 @@ func TestSetGetCancelLs(t *testing.T) {
 	if err := json.Unmarshal([]byte(ok(t, "get", "app:mod:typ:past", "--json")), &got); err != nil {
 		t.Fatal(err)
 	}
-	if due := time.UnixMilli(got.Due); got.State != "owed" || due.Before(early) || due.After(redisNow().Add(time.Millisecond)) {
+	if due := time.UnixMilli(got.Due); got.State != "owed" || due.Before(early) ||
+		due.After(redisNow().Add(time.Millisecond)) {
 		t.Errorf("set for an instant that has passed: %+v, want it due now", got)
 	}
 	ok(t, "cancel", "app:mod:typ:past")
 	if err := server.Client().Set(t.Context(), "app:mod:typ:kept", "v", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, errs := timerd(t, "", "get", "app:mod:typ:kept"); code != 1 || !strings.Contains(errs, "app:mod:typ:kept has no TTL, so nothing fires: EXPIRE gives it one") {
+	if code, _, errs := timerd(t, "", "get", "app:mod:typ:kept"); code != 1 ||
+		!strings.Contains(errs, "app:mod:typ:kept has no TTL, so nothing fires: EXPIRE gives it one") {
 		t.Errorf("get of a key without a TTL: %d %s", code, errs)
 	}
 	if out := ok(t, "set", "app:mod:typ:1", "40d 51m"); !strings.Contains(out, "(40d 51m)") {
@@ -286,15 +303,17 @@ func TestSetGetCancelLs(t *testing.T) {
 	if out := ok(t, "ls", "app:mod:typ"); !strings.Contains(out, "  40d 51m  ") {
 		t.Errorf("ls with days: %s", out)
 	}
-	if code, _, errs := timerd(t, "", "set", "app:mod:typ:1", "@99999999999999999"); code != 2 || !strings.Contains(errs, "Try: timerd set --help") {
+	if code, _, errs := timerd(t, "", "set", "app:mod:typ:1", "@99999999999999999"); code != 2 ||
+		!strings.Contains(errs, "Try: timerd set --help") {
 		t.Errorf("set for a time too far away: %d %s", code, errs)
 	}
-	if code, _, errs := timerd(t, "", "set", "app:mod", "1h"); code != 2 || !strings.Contains(errs, "want app:module:type:id") {
+	if code, _, errs := timerd(t, "", "set", "app:mod", "1h"); code != 2 ||
+		!strings.Contains(errs, "want app:module:type:id") {
 		t.Errorf("set of another key: %d %s", code, errs)
 	}
 }
 
-func TestClientCommandsTellWhatIsMissing(t *testing.T) {
+func TestClientCommandsNameMissingParts(t *testing.T) {
 	testenv.NoLeaks(t)
 	server := testenv.Redis(t)
 	testenv.SetVariables(t, map[string]string{"TIMERD_REDIS_URL": server.URL(0), "TIMERD_REDISURL": "x"})
@@ -303,12 +322,14 @@ func TestClientCommandsTellWhatIsMissing(t *testing.T) {
 		if code != 1 || !strings.Contains(errs, "start timerd on it once") {
 			t.Errorf("%v without the library: %d %s", args, code, errs)
 		}
-		if !strings.Contains(errs, "warning: TIMERD_REDISURL is unknown and has no effect; did you mean TIMERD_REDIS_URL?") {
+		if !strings.Contains(errs,
+			"warning: TIMERD_REDISURL is unknown and has no effect; did you mean TIMERD_REDIS_URL?") {
 			t.Errorf("no warning: %s", errs)
 		}
 	}
 	server.Stop()
-	if code, _, errs := timerd(t, "", "get", "a:b:c:d"); code != 1 || !strings.Contains(errs, server.Addr()+"/0 does not answer") {
+	if code, _, errs := timerd(t, "", "get", "a:b:c:d"); code != 1 ||
+		!strings.Contains(errs, server.Addr()+"/0 does not answer") {
 		t.Errorf("without Redis: %d %s", code, errs)
 	}
 }
@@ -317,24 +338,28 @@ func TestWatch(t *testing.T) {
 	testenv.NoLeaks(t)
 	server := testenv.NATS(t)
 	testenv.SetVariables(t, map[string]string{"TIMERD_NATS_URL": server.URL()})
-	if code, _, errs := timerd(t, "", "watch"); code != 1 || !strings.Contains(errs, "there is no stream TIMERS: timerd makes it at its start") {
+	if code, _, errs := timerd(t, "", "watch"); code != 1 ||
+		!strings.Contains(errs, "there is no stream TIMERS: timerd makes it at its start") {
 		t.Errorf("watch without a stream: %d %s", code, errs)
 	}
 	js := server.JetStream()
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"}}); err != nil {
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "TIMERS",
+		Subjects: []string{"timers.fired.>"}}); err != nil {
 		t.Fatal(err)
 	}
 	publish := func(app string, n int) {
 		t.Helper()
 		due := time.UnixMilli(1763629200000)
 		e := event.Event{
-			Type: event.TypeFired, Key: keys.Key{App: app, Module: "m", Type: "t", ID: fmt.Sprint(n)}, Due: due, Time: due.Add(3 * time.Millisecond),
+			Type: event.TypeFired, Key: keys.Key{App: app, Module: "m", Type: "t", ID: fmt.Sprint(n)}, Due: due,
+			Time:    due.Add(3 * time.Millisecond),
 			Attempt: 2, MaxAttempts: 16, Trigger: "deadline", Data: []byte("{\n}"),
 		}
 		e.ID = keys.EventID(e.Key.String(), due.UnixMilli(), 2)
 		// After a restart the connection is back when it is.
 		testenv.Eventually(t, patience, func() bool {
-			_, err := js.Publish(t.Context(), e.Key.Subject("timers", keys.Fired), e.AppendJSON(nil), jetstream.WithMsgID(e.ID))
+			_, err := js.Publish(t.Context(), e.Key.Subject("timers", keys.Fired), e.AppendJSON(nil),
+				jetstream.WithMsgID(e.ID))
 			return err == nil
 		}, "the event to be stored")
 	}

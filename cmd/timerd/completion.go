@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// newCompletion stands in place of cobra's own command, whose faults are not told as those of the others.
+// newCompletion replaces cobra's own command, which reports faults differently from the other commands.
 func newCompletion() *cobra.Command {
 	shells := []struct {
 		name  string

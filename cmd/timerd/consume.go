@@ -27,7 +27,8 @@ func newConsume() *cobra.Command {
 		Short:      "Hand events to a program in any language",
 		Long: `Run a command and hand it events, until SIGTERM or SIGINT. The command reads one line of JSON for
 each event on its standard input, the CloudEvent, and answers with one line of JSON each on its
-standard output. Its standard error is that of timerd consume. The answers are
+standard output. Its standard error and its environment are those of timerd consume, without the
+variables TIMERD_..., which may hold passwords. The answers are
 
   {"id":"...","result":"done"}                  the event is acknowledged
   {"id":"...","result":"retry","error":"..."}   the next attempt, by the policy of TIMERD_RETRY;
@@ -47,7 +48,8 @@ consumer share its events; any number may run.
   timerd consume pay --concurrency 16 --timeout 30s -- node callbacks.js`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if dash := cmd.ArgsLenAtDash(); dash != 1 || len(args) < 2 {
-				return usagef(cmd, "want a namespace, and a command behind --: timerd consume shop -- python3 handler.py")
+				return usagef(cmd, "want a namespace, and a command behind --: timerd consume shop -- python3 "+
+					"handler.py")
 			}
 			return nil
 		},
@@ -72,8 +74,10 @@ consumer share its events; any number may run.
 		},
 	}
 	cmd.Flags().IntVar(&concurrency, "concurrency", concurrency, "events in the command's hand at a time")
-	cmd.Flags().StringVar(&durable, "durable", "", "the name of the durable consumer; by default one made of the namespace")
-	cmd.Flags().StringVar(&start, "start", "all", "the first event for a new durable consumer: all, now, or a time in RFC 3339")
+	cmd.Flags().StringVar(&durable, "durable", "",
+		"the name of the durable consumer; by default one made of the namespace")
+	cmd.Flags().StringVar(&start, "start", "all",
+		"the first event for a new durable consumer: all, now, or a time in RFC 3339")
 	cmd.Flags().Var(&timeout, "timeout", "end the command if it has no answer to an event by then; 0: never")
 	return cmd
 }
@@ -93,7 +97,7 @@ func startOf(text string) (client.Start, error) {
 	return client.StartAt(at), nil
 }
 
-// runConsume consumes until the command is told to stop.
+// runConsume consumes until the command is asked to stop.
 func runConsume(
 	cmd *cobra.Command, namespace keys.Namespace, command []string, timeout time.Duration, as client.Consumer,
 ) error {
@@ -101,10 +105,13 @@ func runConsume(
 		log := c.Log.NewLogger(cmd.ErrOrStderr())
 		consumer := client.NewConsumer(js)
 		consumer.Stream, consumer.Prefix = c.NATS.Streams.FiredStream(), c.NATS.Streams.Prefix
-		consumer.Durable, consumer.Start, consumer.Concurrency, consumer.Logger = as.Durable, as.Start, as.Concurrency, log
+		consumer.Durable, consumer.Start, consumer.Concurrency, consumer.Logger = as.Durable, as.Start, as.Concurrency,
+			log
 		log.Info("timerd consume is running",
 			"namespace", namespace.String(), "command", command[0], "concurrency", as.Concurrency)
-		worker := consume.Worker{Command: command, Timeout: timeout, Logger: log}
+		worker := consume.Worker{
+			Command: command, Env: config.ChildEnvironment(), Timeout: timeout, Logger: log,
+		}
 		return worker.Run(cmd.Context(), consumer, namespace.String())
 	})
 }

@@ -8,16 +8,17 @@ import (
 	"github.com/timerd-io/timerd/internal/config"
 )
 
-// selection is which letters a command is for.
+// selection selects the letters of a command.
 type selection struct {
 	admin.LetterSelection
 	namespace []string // the argument, or nothing
-	seq       uint64   // the flag; 0 if it is not given
+	seq       uint64   // the flag; 0 if not given
 }
 
-// withDeadLetters calls f with the selected letters, of which there must be one if an
-// id or a number is given, and with the sections of the configuration.
-func withDeadLetters(cmd *cobra.Command, chosen selection, sections config.Section, f func(*admin.Letters, config.Config) error) error {
+// withDeadLetters calls f with the selected letters, and with the sections of the configuration. If an id or a number
+// is given, the letter must exist.
+func withDeadLetters(cmd *cobra.Command, chosen selection, sections config.Section,
+	f func(*admin.Letters, config.Config) error) error {
 	given := len(chosen.namespace)
 	for _, flag := range []bool{chosen.ID != "", chosen.seq > 0} {
 		if flag {
@@ -51,7 +52,7 @@ Without an answer nothing happens and the exit code is 1.
 
 ` + namespaceHelp
 
-// selectionFlags adds the flags that say which letters a command is for.
+// selectionFlags adds the flags that select letters.
 func selectionFlags(cmd *cobra.Command, s *selection, yes *bool) {
 	cmd.Flags().StringVar(&s.ID, "id", "", "only letters with this id, of any namespace; timerd dead ls shows it")
 	cmd.Flags().Uint64Var(&s.seq, "seq", 0, "only the letter with this number in its stream, of any namespace")

@@ -29,9 +29,10 @@ timerd dead show prints a whole letter.
 			if limit < 0 {
 				return usagef(cmd, "--limit=%d: want 0, for all, or more", limit)
 			}
-			return withDeadLetters(cmd, selection{namespace: args}, config.SectionNATS, func(all *admin.Letters, _ config.Config) error {
-				return listDead(cmd, all, limit, asJSON)
-			})
+			return withDeadLetters(cmd, selection{namespace: args}, config.SectionNATS,
+				func(all *admin.Letters, _ config.Config) error {
+					return listDead(cmd, all, limit, asJSON)
+				})
 		},
 	}
 	cmd.Flags().IntVar(&limit, "limit", 100, "how many to list; 0 for all")
@@ -84,7 +85,7 @@ func addLetter(t *table, l admin.Letter) {
 	t.row(l.Seq, l.Stored.UTC().Format(timeLayout), key, attempt, reason, last, showText(l.ID(), most))
 }
 
-// letterView is a letter that is no event, as --json shows it.
+// letterView is a letter that is not an event, as --json shows it.
 type letterView struct {
 	ID         string `json:"id,omitempty"`
 	Seq        uint64 `json:"seq"`
@@ -94,7 +95,7 @@ type letterView struct {
 	DataBase64 []byte `json:"data_base64"`
 }
 
-// printLetterJSON prints the event of a letter in one line, or what there is instead of one.
+// printLetterJSON prints the event of a letter, or its letterView, in one line.
 func printLetterJSON(w io.Writer, l admin.Letter) error {
 	if l.Fault != "" {
 		return writeJSON(w, letterView{l.MsgID, l.Seq, l.Stored.UTC().Format(timeLayout), l.Subject, l.Fault, l.Data})

@@ -46,7 +46,8 @@ func purge(cmd *cobra.Command, all *admin.Letters, yes bool) error {
 		return err
 	}
 	if len(found.All) > 0 && !yes {
-		if err := confirm(cmd, fmt.Sprintf("%s to delete for good. Go on?", counted(int64(len(found.All)), "dead letter"))); err != nil {
+		if err := confirm(cmd, fmt.Sprintf("%s to delete for good. Go on?",
+			counted(int64(len(found.All)), "dead letter"))); err != nil {
 			return err
 		}
 	}

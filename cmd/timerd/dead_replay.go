@@ -19,23 +19,26 @@ func newDeadReplay() *cobra.Command {
 		Use:   "replay [NAMESPACE | --id ID | --seq N]",
 		Short: "Fire the timers of dead letters again",
 		Long: `Set the timer of each dead letter again, to fire at once as attempt 1, and remove the letter from
-its stream. A timer of the same key that was set meanwhile stays, and both fire. An interrupted
-replay can be repeated: each timer is set once. Letters that hold no timer stay in the stream, each
-with a line that says why, and those whose slot of a cluster is moving or whose master does not
-answer; the exit code is then 1.` + selectionHelp,
+its stream. A timer of the same key set meanwhile stays, and both fire. An interrupted replay can be
+repeated: each timer is set once. Letters without a timer stay in the stream, each with a line that
+gives the reason. So do letters whose slot of a cluster is moving, or whose master does not answer.
+The exit code is then 1.` + selectionHelp,
 		Example: `  timerd dead replay shop:order
   timerd dead replay --id shop:order:timeout:42@1763629200000.16 --yes`,
 		Args: arguments(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			chosen.namespace = args
-			return withDeadLetters(cmd, chosen, config.SectionNATS|config.SectionRedis, func(all *admin.Letters, c config.Config) error {
-				rdb, err := openRedis(cmd, c)
-				if err != nil {
-					return err
-				}
-				err = passingOver(cmd.Context(), cmd, rdb, func(s *schedule.Schedule) error { return replay(cmd, all, s, yes) })
-				return errors.Join(err, rdb.Close())
-			})
+			return withDeadLetters(cmd, chosen, config.SectionNATS|config.SectionRedis,
+				func(all *admin.Letters, c config.Config) error {
+					rdb, err := openRedis(cmd, c)
+					if err != nil {
+						return err
+					}
+					err = passingOver(cmd.Context(), cmd, rdb, func(s *schedule.Schedule) error {
+						return replay(cmd, all, s, yes)
+					})
+					return errors.Join(err, rdb.Close())
+				})
 		},
 	}
 	selectionFlags(cmd, &chosen, &yes)
@@ -58,7 +61,8 @@ func replay(cmd *cobra.Command, all *admin.Letters, sched *schedule.Schedule, ye
 		return err
 	}
 	if n := len(found.Replayable); n > 0 && !yes {
-		if err := confirm(cmd, fmt.Sprintf("%s to replay, each timer fires at once. Go on?", counted(int64(n), "dead letter"))); err != nil {
+		if err := confirm(cmd, fmt.Sprintf("%s to replay, each timer fires at once. Go on?",
+			counted(int64(n), "dead letter"))); err != nil {
 			return err
 		}
 	}

@@ -43,7 +43,7 @@ dead ls shows it.`,
 	return cmd
 }
 
-// printLetter prints all of a letter, a line for each thing.
+// printLetter prints a whole letter, a line for each field.
 func printLetter(w io.Writer, l admin.Letter) error {
 	e := l.Event
 	lines := [][2]string{
@@ -53,7 +53,8 @@ func printLetter(w io.Writer, l admin.Letter) error {
 		{"id", showText(l.ID(), math.MaxInt)},
 	}
 	if l.Fault != "" {
-		lines = append(lines, [][2]string{{"fault", "not an event: " + showText(l.Fault, math.MaxInt)}, {"content", showPayload(l.Data, "", math.MaxInt)}}...)
+		lines = append(lines, [][2]string{{"fault", "not an event: " + showText(l.Fault, math.MaxInt)},
+			{"content", showPayload(l.Data, "", math.MaxInt)}}...)
 	} else {
 		lines = append(lines, [][2]string{
 			{"key", keys.EncodeText(e.Key.String())},

@@ -18,7 +18,7 @@ import (
 	"github.com/timerd-io/timerd/internal/yamlfile"
 )
 
-// endpointsHelp is what the file of endpoints says.
+// endpointsHelp describes the file of endpoints.
 const endpointsHelp = `The file is YAML. It has a list endpoints:, and optionally
 
   group          the name of the group of processes that share the work (deliver)
@@ -37,16 +37,13 @@ An endpoint has
   headers        further headers; a value may be env:NAME or file:PATH, if url or hosts says
                  who gets it
   body           event, the CloudEvent, or data, the payload alone (event)
-  schemes        which of http and https a URL may have (both)
-  hosts          which hosts a URL may have, such as [hooks.example.com, "*.example.org"] (any)
-  ports          which ports a URL may have: a list, or any (any; for URLs that are in payloads
-                 [80, 443])
-  allow_private  private and other special addresses that may be called: [10.0.0.0/8] (none)
-  deny           addresses that may never be called, whatever the other fields say: [10.0.0.1]
-                 (none)
+  schemes        the allowed schemes of a URL, http and https (both)
+  hosts          the allowed hosts of a URL, such as [hooks.example.com, "*.example.org"] (any)
+  ports          the allowed ports of a URL: a list, or any (any; for URLs in payloads [80, 443])
+  allow_private  allowed private and other special addresses: [10.0.0.0/8] (none)
+  deny           refused addresses, even if allowed by other fields: [10.0.0.1] (none)
   ca             a PEM file of certificate authorities, in place of the system's
-  expire         for how long a delivery is postponed, from its first event or its replay on
-                 (72h)
+  expire         how long a delivery may be postponed, from its first event or its replay (72h)
 `
 
 func newDeliver() *cobra.Command {
@@ -61,9 +58,9 @@ A failed call is tried again by the policy of TIMERD_RETRY, and becomes a dead l
 attempt. Any number of processes share the work.
 
 ` + endpointsHelp + `
-All processes of a group use the newest file: one with an older file takes no events, and is not
-ready, until it has the same. After SIGHUP the file is read again. If the new file has faults, they
-are logged and nothing changes. HTTPS_PROXY, HTTP_PROXY and NO_PROXY say which proxies to use.`,
+All processes of a group use the newest file: a process with an older file takes no events, and is
+not ready, until it has the newest. After SIGHUP the file is read again. If the new file has faults,
+they are logged and nothing changes. HTTPS_PROXY, HTTP_PROXY and NO_PROXY name the proxies.`,
 		Example: `  timerd deliver --config /etc/timerd/webhooks.yaml --check
   timerd deliver --config /etc/timerd/webhooks.yaml`,
 		Args: arguments(cobra.NoArgs),
@@ -87,7 +84,7 @@ are logged and nothing changes. HTTPS_PROXY, HTTP_PROXY and NO_PROXY say which p
 	return cmd
 }
 
-// runDelivery delivers until the command is told to stop.
+// runDelivery delivers until the command is asked to stop.
 func runDelivery(cmd *cobra.Command, load func() (*deliver.Config, error), calls int) error {
 	c, log, err := commandConfig(cmd, config.SectionNATS|config.SectionDeliver)
 	if err != nil {
@@ -99,14 +96,15 @@ func runDelivery(cmd *cobra.Command, load func() (*deliver.Config, error), calls
 	reload := make(chan os.Signal, 1)
 	signal.Notify(reload, syscall.SIGHUP)
 	defer signal.Stop(reload)
-	err = service.Delivery{Config: c, Version: buildText(), Calls: calls, Load: load, Reload: reload, Logger: log}.Run(cmd.Context())
+	err = service.Delivery{Config: c, Version: buildText(), Calls: calls, Load: load, Reload: reload,
+		Logger: log}.Run(cmd.Context())
 	if cmd.Context().Err() != nil && errors.Is(err, context.Canceled) {
-		return nil // it was told to stop before it had started
+		return nil // asked to stop before the start
 	}
 	return err
 }
 
-// endpointFaults is what is wrong in a file of endpoints.
+// endpointFaults are the faults of a file of endpoints.
 type endpointFaults struct {
 	file   string
 	faults yamlfile.Faults
@@ -120,14 +118,14 @@ func (e *endpointFaults) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// loadEndpoints reads a file of endpoints. Its error tells all faults.
+// loadEndpoints reads a file of endpoints. Its error lists all faults.
 func loadEndpoints(file string) (*deliver.Config, error) {
 	f, err := os.Open(file)
 	if err != nil {
 		return nil, fmt.Errorf("--config: %w", err)
 	}
 	defer func() { _ = f.Close() }()
-	about, err := f.Stat() // before it is read: what is written meanwhile makes it newer
+	about, err := f.Stat() // before the read: a write during the read makes the file newer
 	if err != nil {
 		return nil, fmt.Errorf("--config: %w", err)
 	}
@@ -143,7 +141,7 @@ func loadEndpoints(file string) (*deliver.Config, error) {
 	return endpoints, nil
 }
 
-// refuseEndpoints tells what is wrong with the file, and ends the command.
+// refuseEndpoints prints the faults of the file, and ends the command.
 func refuseEndpoints(cmd *cobra.Command, err error) error {
 	for line := range strings.SplitSeq(err.Error(), "\n") {
 		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: %s\n", line)
@@ -151,13 +149,14 @@ func refuseEndpoints(cmd *cobra.Command, err error) error {
 	return exitCode(exitUsage)
 }
 
-// checkEndpoints tells what a file says, or what is wrong with it.
+// checkEndpoints prints the content of a file, or its faults.
 func checkEndpoints(cmd *cobra.Command, load func() (*deliver.Config, error)) error {
 	endpoints, err := load()
 	if err != nil {
 		return refuseEndpoints(cmd, err)
 	}
-	table := tableFor(cmd.OutOrStdout(), true, column{title: "MATCH"}, column{title: "TO", least: 20}, column{title: "BODY"}, column{title: "SIGNED"})
+	table := tableFor(cmd.OutOrStdout(), true, column{title: "MATCH"}, column{title: "TO", least: 20},
+		column{title: "BODY"}, column{title: "SIGNED"})
 	for _, e := range endpoints.Endpoints {
 		signed := "yes"
 		if !e.Signs() {

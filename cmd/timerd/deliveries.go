@@ -40,7 +40,8 @@ terminal the lines fit its width.
 			}
 			d.since = time.Duration(since)
 			return withJetStream(cmd, config.SectionNATS, func(js jetstream.JetStream, c config.Config) error {
-				d.stream, d.subject = c.NATS.Streams.DeliveryStream(), namespace.Subject(c.NATS.Streams.SubjectPrefix(), keys.Delivery)
+				d.stream, d.subject = c.NATS.Streams.DeliveryStream(),
+					namespace.Subject(c.NATS.Streams.SubjectPrefix(), keys.Delivery)
 				return d.show(cmd, js)
 			})
 		},
@@ -52,7 +53,7 @@ terminal the lines fit its width.
 	return cmd
 }
 
-// deliveries says what of the log to show.
+// deliveries selects the records to show.
 type deliveries struct {
 	stream, subject        string
 	failed, follow, asJSON bool
@@ -64,7 +65,7 @@ func (d deliveries) show(cmd *cobra.Command, js jetstream.JetStream) error {
 	ctx := cmd.Context()
 	stream, err := js.Stream(ctx, d.stream)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fmt.Errorf("there is no stream %s: timerd deliver makes it at its start", d.stream)
+		return fmt.Errorf("there is no stream %s: timerd deliver creates it at its start", d.stream)
 	}
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", d.stream, err)
@@ -90,8 +91,9 @@ func (d deliveries) show(cmd *cobra.Command, js jetstream.JetStream) error {
 	return d.print(ctx, cmd, messages, info.NumPending)
 }
 
-// print prints what there is, and then what comes.
-func (d deliveries) print(ctx context.Context, cmd *cobra.Command, messages jetstream.MessagesContext, there uint64) error {
+// print prints the existing records, and then new ones.
+func (d deliveries) print(ctx context.Context, cmd *cobra.Command, messages jetstream.MessagesContext,
+	there uint64) error {
 	table := tableFor(cmd.OutOrStdout(), true,
 		column{title: "TIME", spare: 2},
 		column{title: "KEY", middle: true, least: 20},
@@ -117,7 +119,7 @@ func (d deliveries) print(ctx context.Context, cmd *cobra.Command, messages jets
 		if err := d.add(cmd, table, m.Data()); err != nil {
 			return err
 		}
-		if meta.NumPending == 0 { // all that there is, even if some went away meanwhile
+		if meta.NumPending == 0 { // all existing records, even if some were dropped meanwhile
 			if err := table.flush(); err != nil {
 				return err
 			}
@@ -127,7 +129,7 @@ func (d deliveries) print(ctx context.Context, cmd *cobra.Command, messages jets
 	return table.flush()
 }
 
-// add prints a record, unless only failures are wanted and it is none: it was delivered, or only postponed, without a call.
+// add prints a record. With --failed it leaves out successes, and postponements without a call.
 func (d deliveries) add(cmd *cobra.Command, t *table, data []byte) error {
 	r, err := event.ParseDelivery(data)
 	if err != nil {
@@ -147,6 +149,7 @@ func (d deliveries) add(cmd *cobra.Command, t *table, data []byte) error {
 	if r.Result == event.ResultDead {
 		result.tone = toneBad
 	}
-	t.row(r.Time.UTC().Format(timeLayout), showText(r.Subject, most), r.Attempt, showText(r.Host, most), r.Status, fmt.Sprintf("%dms", r.Duration), result, showText(r.Error, most))
+	t.row(r.Time.UTC().Format(timeLayout), showText(r.Subject, most), r.Attempt, showText(r.Host, most), r.Status,
+		fmt.Sprintf("%dms", r.Duration), result, showText(r.Error, most))
 	return t.err
 }

@@ -12,12 +12,13 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
-// Those that failed are dead letters and calls without success. What was only postponed, and nobody was called for, is none of them.
+// Failed deliveries are dead letters and calls without success. A delivery postponed without a call has not failed.
 func TestDeliveriesFailed(t *testing.T) {
 	server := testenv.NATS(t)
 	testenv.SetVariables(t, map[string]string{"TIMERD_NATS_URL": server.URL()})
 	js := server.JetStream()
-	if err := errors.Join(streams.Ensure(t.Context(), js, streams.Config{}), streams.EnsureDelivery(t.Context(), js, streams.Config{})); err != nil {
+	if err := errors.Join(streams.Ensure(t.Context(), js, streams.Config{}),
+		streams.EnsureDelivery(t.Context(), js, streams.Config{})); err != nil {
 		t.Fatal(err)
 	}
 	for _, d := range []event.Delivery{
@@ -27,7 +28,8 @@ func TestDeliveriesFailed(t *testing.T) {
 		{ID: "probe", Result: event.ResultPostponed, Duration: 1, Error: "connection refused"},
 		{ID: "no-url", Result: event.ResultDead, Error: "bad URL"},
 	} {
-		d.Subject, d.Attempt, d.Host, d.Time = "pay:order:callback:"+d.ID, 1, "merchant.example:443", time.UnixMilli(1763629200000)
+		d.Subject, d.Attempt, d.Host, d.Time = "pay:order:callback:"+d.ID, 1, "merchant.example:443",
+			time.UnixMilli(1763629200000)
 		data, err := json.Marshal(d)
 		if err == nil {
 			_, err = js.Publish(t.Context(), "timers.delivery.pay.order.callback", data)

@@ -28,15 +28,15 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// devReady is how long timerd may take to be ready.
+// devReady bounds the time until timerd is ready.
 const devReady = 20 * time.Second
 
-// errNoRedis tells how to get what dev needs.
+// errNoRedis names the ways to get a Redis for dev.
 var errNoRedis = errors.New(`neither redis-server nor valkey-server is in PATH; timerd dev runs a private one. Install it:
   Debian, Ubuntu  sudo apt-get install redis-server
   Fedora          sudo dnf install valkey
   macOS           brew install redis
-in version 7.0 or later; or run timerd serve with the TIMERD_REDIS_URL of one that is elsewhere`)
+in version 7.0 or later; or run timerd serve with the TIMERD_REDIS_URL of an existing one`)
 
 // devFlags are the flags of timerd dev; a port 0 is a free one.
 type devFlags struct {
@@ -77,11 +77,14 @@ It reads TIMERD_RETRY and all variables except those of the two servers.`,
 			return dev(cmd, flags)
 		},
 	}
-	cmd.Flags().StringVar(&flags.redisServer, "redis-server", "", "program to run as Redis; default: redis-server or valkey-server, from PATH")
+	cmd.Flags().StringVar(&flags.redisServer, "redis-server", "",
+		"program to run as Redis; default: redis-server or valkey-server, from PATH")
 	cmd.Flags().IntVar(&flags.redisPort, "redis-port", 0, "port of Redis; 0: a free one")
 	cmd.Flags().IntVar(&flags.natsPort, "nats-port", 0, "port of NATS; 0: a free one")
-	cmd.Flags().StringVar(&flags.httpAddr, "http-addr", "127.0.0.1:0", "address of /healthz, /readyz and /metrics; port 0: a free one")
-	cmd.Flags().StringVar(&flags.consoleAddr, "console-addr", "127.0.0.1:0", "address of the console, the web page; port 0: a free one; off: none")
+	cmd.Flags().StringVar(&flags.httpAddr, "http-addr", "127.0.0.1:0",
+		"address of /healthz, /readyz and /metrics; port 0: a free one")
+	cmd.Flags().StringVar(&flags.consoleAddr, "console-addr", "127.0.0.1:0",
+		"address of the console, the web page; port 0: a free one; off: none")
 	cmd.Flags().BoolVar(&flags.noSamples, "no-samples", false, "set no timers: neither samples nor the demo")
 	return cmd
 }
@@ -114,13 +117,14 @@ func dev(cmd *cobra.Command, flags devFlags) (err error) {
 	if err != nil {
 		return err
 	}
-	// Here and not in the service, so that what answers is this timerd and no other one.
+	// Listening here, and not in the service, makes sure that this timerd answers, and no other one.
 	l, err := listenForDev(cmd.Context(), &c)
 	if err != nil {
 		return err
 	}
-	defer l.Close() // serve has, once it runs
-	server, err := devserver.StartRedis(cmd.Context(), devserver.Binary(flags.redisServer), devserver.Directory(dir), devserver.Port(flags.redisPort))
+	defer l.Close() // a running service has closed it
+	server, err := devserver.StartRedis(cmd.Context(), devserver.Binary(flags.redisServer), devserver.Directory(dir),
+		devserver.Port(flags.redisPort))
 	if errors.Is(err, devserver.ErrNoRedis) {
 		return errNoRedis
 	}
@@ -148,11 +152,12 @@ func dev(cmd *cobra.Command, flags devFlags) (err error) {
 	return err
 }
 
-// listenForDev listens on the addresses that the flags gave, and notes those that it got.
+// listenForDev listens on the addresses of the flags, and stores the actual ones.
 func listenForDev(ctx context.Context, c *config.Config) (service.Listeners, error) {
 	l, err := service.Listen(ctx, *c)
 	if err != nil {
-		text := strings.NewReplacer("TIMERD_HTTP_ADDR: ", "--http-addr="+c.Service.HTTPAddr+": ", "TIMERD_CONSOLE_ADDR: ", "--console-addr="+c.Console.Addr+": ").Replace(err.Error())
+		text := strings.NewReplacer("TIMERD_HTTP_ADDR: ", "--http-addr="+c.Service.HTTPAddr+": ",
+			"TIMERD_CONSOLE_ADDR: ", "--console-addr="+c.Console.Addr+": ").Replace(err.Error())
 		return l, errors.New(text)
 	}
 	c.Service.HTTPAddr = l.HTTP.Addr().String()
@@ -162,7 +167,7 @@ func listenForDev(ctx context.Context, c *config.Config) (service.Listeners, err
 	return l, nil
 }
 
-// demonstrate says how to set timers, sets a few itself, and prints the firings until ctx ends.
+// demonstrate prints how to set timers, sets a few itself, and prints the firings until ctx ends.
 func demonstrate(ctx context.Context, w io.Writer, c config.Config, server *devserver.Redis, samples bool) (err error) {
 	if err := awaitReady(ctx, c.Service.HTTPAddr); err != nil {
 		return err
@@ -171,7 +176,7 @@ func demonstrate(ctx context.Context, w io.Writer, c config.Config, server *devs
 	natsURL := conf.URL
 	js, err := connect.Connector{Logger: slog.New(slog.DiscardHandler)}.JetStream(ctx, conf)
 	if err != nil {
-		return fmt.Errorf("connect to the NATS server within: %w", err)
+		return fmt.Errorf("connect to the embedded NATS server: %w", err)
 	}
 	defer js.Conn().Close()
 	rdb := connect.NewRedisClient(c.Redis)
@@ -193,13 +198,14 @@ func demonstrate(ctx context.Context, w io.Writer, c config.Config, server *devs
 		stream:  c.NATS.Streams.FiredStream(),
 		subject: keys.SubjectAll(c.NATS.Streams.Prefix, keys.Fired),
 		ready: func() error {
-			_, err := fmt.Fprintf(w, devBanner, redisCLI(server.Program()), server.Port(), natsURL, c.NATS.Streams.SubjectPrefix(),
+			_, err := fmt.Fprintf(w, devBanner, redisCLI(server.Program()), server.Port(), natsURL,
+				c.NATS.Streams.SubjectPrefix(),
 				devSettings(c, server.URL(0), natsURL), os.Args[0], c.Service.HTTPAddr, devConsole(c))
 			if err == nil && samples {
 				err = setSamples(ctx, w, rdb)
 			}
 			if err == nil {
-				_, err = fmt.Fprint(w, "\nEach firing: when it was due, how late it was published, key, attempt, trigger, payload.\n\n")
+				_, err = fmt.Fprint(w, "\nEach firing: due time, lateness, key, attempt, trigger, payload.\n\n")
 			}
 			return err
 		},
@@ -233,7 +239,7 @@ Or look at the timers and their firings:
 %[8]sMetrics are at http://%[7]s/metrics. Ctrl-C ends it and deletes everything.
 `
 
-// devConsole tells where the console is.
+// devConsole returns a line with the console's address.
 func devConsole(c config.Config) string {
 	if c.Console.Addr == "" {
 		return ""
@@ -241,7 +247,8 @@ func devConsole(c config.Config) string {
 	return "The console is at http://" + c.Console.Addr + "/\n"
 }
 
-// redisCLI returns the command line client to tell of: the one of the server's name if it is in PATH, or else the other one.
+// redisCLI returns the name of a command line client in PATH, redis-cli or valkey-cli. It prefers the one made for the
+// server.
 func redisCLI(server string) string {
 	names := []string{"redis-cli", "valkey-cli"}
 	if strings.HasPrefix(filepath.Base(server), "valkey") {
@@ -255,7 +262,7 @@ func redisCLI(server string) string {
 	return names[0]
 }
 
-// devSettings returns what to tell a shell, so that timerd finds the servers of dev and what is in them.
+// devSettings returns the shell commands with which timerd's other commands find dev's servers.
 func devSettings(c config.Config, redisURL, natsURL string) string {
 	settings := []string{"TIMERD_NAMESPACES='*'", "TIMERD_REDIS_URL=" + redisURL, "TIMERD_NATS_URL=" + natsURL}
 	names := c.NATS.Streams.Names
@@ -268,10 +275,11 @@ func devSettings(c config.Config, redisURL, natsURL string) string {
 	return "  export " + strings.Join(settings, "\n  export ")
 }
 
-// setSamples sets a timer in each of the ways there are.
+// setSamples sets a timer in each of the possible ways.
 func setSamples(ctx context.Context, w io.Writer, rdb redis.UniversalClient) error {
 	plain := rdb.Set(ctx, "dev:sample:plain:1", `{"set":"with SET"}`, 2*time.Second).Err()
-	_, explicit := client.New(rdb).Set(ctx, "dev:sample:explicit:2", []byte(`{"set":"with timer_set"}`), client.After(3500*time.Millisecond))
+	_, explicit := client.New(rdb).Set(ctx, "dev:sample:explicit:2", []byte(`{"set":"with timer_set"}`),
+		client.After(3500*time.Millisecond))
 	_, hash := rdb.TxPipelined(ctx, func(tx redis.Pipeliner) error {
 		tx.HSet(ctx, "dev:sample:hash:3", "set", "with HSET and EXPIRE")
 		tx.Expire(ctx, "dev:sample:hash:3", 5*time.Second)
@@ -280,7 +288,9 @@ func setSamples(ctx context.Context, w io.Writer, rdb redis.UniversalClient) err
 	if err := errors.Join(plain, explicit, hash); err != nil {
 		return fmt.Errorf("set the samples: %w", err)
 	}
-	_, err := fmt.Fprint(w, "\nThree samples are set, to fire within 5 seconds. Those of the app demo, which keep the console lively, are not printed; one of them\nbecomes a dead letter on purpose. --no-samples leaves out both.\n")
+	_, err := fmt.Fprint(w,
+		"\nThree samples are set, to fire within 5 seconds. Those of the app demo, which keep the console lively, "+
+			"are not printed; one of them\nbecomes a dead letter on purpose. --no-samples leaves out both.\n")
 	return err
 }
 

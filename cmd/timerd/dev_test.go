@@ -52,9 +52,11 @@ func portCloses(t *testing.T, port string) {
 	}, "the end of the server on port "+port)
 }
 
+// timerd dev fires its samples with servers of its own, whatever the environment says, and leaves nothing behind.
 func TestDev(t *testing.T) {
 	testenv.NoLeaks(t)
-	testenv.SetVariables(t, map[string]string{"TIMERD_REDIS_URL": "redis://127.0.0.1:1", "TIMERD_NAMESPACES": "nobody", "TIMERD_RETRY": "*=1m,2m"})
+	testenv.SetVariables(t, map[string]string{"TIMERD_REDIS_URL": "redis://127.0.0.1:1", "TIMERD_NAMESPACES": "nobody",
+		"TIMERD_RETRY": "*=1m,2m"})
 	temp := t.TempDir()
 	t.Setenv("TMPDIR", temp)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -88,8 +90,9 @@ func TestDev(t *testing.T) {
 		t.Error(err)
 	}
 	fires("shop:order:timeout:42", "mine")
-	// What it says to another terminal works there.
-	settings := regexp.MustCompile(`(?m)^  export (TIMERD_[A-Z_]+)='?([^'\n]+)'?$`).FindAllStringSubmatch(out.String(), -1)
+	// Its commands for another terminal work there.
+	settings := regexp.MustCompile(`(?m)^  export (TIMERD_[A-Z_]+)='?([^'\n]+)'?$`).FindAllStringSubmatch(out.String(),
+		-1)
 	var names []string
 	for _, s := range settings {
 		names = append(names, s[1])
@@ -103,7 +106,8 @@ func TestDev(t *testing.T) {
 			t.Errorf("it does not tell of %s", command)
 		}
 	}
-	if code, out, errs := timerd(t, "", "watch", "dev", "--since", "1h", "--count", "1"); code != exitOK || !strings.Contains(out, "dev:sample:plain:1 ") {
+	if code, out, errs := timerd(t, "", "watch", "dev", "--since", "1h", "--count", "1"); code != exitOK ||
+		!strings.Contains(out, "dev:sample:plain:1 ") {
 		t.Errorf("watch as it is told: %d %s%s", code, out, errs)
 	}
 
@@ -140,7 +144,8 @@ func TestDevEndsWithItsRedis(t *testing.T) {
 	}
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:" + devPort(t, said.String()), MaxRetries: -1})
 	for _, pattern := range []string{"dev:*", "demo:*"} {
-		if found, err := rdb.Keys(t.Context(), pattern).Result(); err != nil || len(found) > 0 || strings.Contains(said.String(), "samples") {
+		if found, err := rdb.Keys(t.Context(), pattern).Result(); err != nil || len(found) > 0 ||
+			strings.Contains(said.String(), "samples") {
 			t.Errorf("--no-samples: %q, %v\n%s", found, err, said.String())
 		}
 	}
@@ -153,7 +158,7 @@ func TestDevEndsWithItsRedis(t *testing.T) {
 	}
 }
 
-// Dev runs the program that it is told to, and tells of the client that is there.
+// Dev runs the given program, and names the installed client.
 func TestDevPicksItsRedis(t *testing.T) {
 	testenv.NoLeaks(t)
 	testenv.SetVariables(t, nil)
@@ -181,7 +186,8 @@ func TestDevPicksItsRedis(t *testing.T) {
 		var out, errs testenv.Output
 		ended := make(chan int, 1)
 		go func() { ended <- run(ctx, test.args, strings.NewReader(""), &out, &errs) }()
-		testenv.Eventually(t, patience, func() bool { return strings.Contains(out.String(), "Each firing") }, "the instructions")
+		testenv.Eventually(t, patience, func() bool { return strings.Contains(out.String(), "Each firing") },
+			"the instructions")
 		if said := out.String(); !strings.Contains(said, "  valkey-cli -p ") || strings.Contains(said, "redis-cli") {
 			t.Errorf("timerd %s says\n%s", strings.Join(test.args, " "), said)
 		}
@@ -191,12 +197,13 @@ func TestDevPicksItsRedis(t *testing.T) {
 		}
 	}
 	missing := filepath.Join(there, "none")
-	if code, _, errs := timerd(t, "", "dev", "--redis-server", missing); code != exitFailed || !strings.Contains(errs, missing) {
+	if code, _, errs := timerd(t, "", "dev", "--redis-server", missing); code != exitFailed ||
+		!strings.Contains(errs, missing) {
 		t.Errorf("a program that is not there: exit code %d\n%s", code, errs)
 	}
 }
 
-func TestDevTellsWhatIsWrong(t *testing.T) {
+func TestDevReportsFaults(t *testing.T) {
 	testenv.SetVariables(t, map[string]string{"TIMERD_RETRY": "soon"})
 	t.Setenv("TMPDIR", t.TempDir())
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
@@ -217,7 +224,8 @@ func TestDevTellsWhatIsWrong(t *testing.T) {
 		{"dev now", "want no arguments, got \"now\"", exitUsage},
 		{"dev", "TIMERD_RETRY", exitUsage},
 	} {
-		if code, _, errs := timerd(t, "", strings.Fields(test.args)...); code != test.code || !strings.Contains(errs, test.want) {
+		if code, _, errs := timerd(t, "", strings.Fields(test.args)...); code != test.code ||
+			!strings.Contains(errs, test.want) {
 			t.Errorf("timerd %s: exit code %d, want %d and %q\n%s", test.args, code, test.code, test.want, errs)
 		}
 	}
@@ -226,7 +234,8 @@ func TestDevTellsWhatIsWrong(t *testing.T) {
 		"dev --redis-port " + port: "--redis-port=" + port + " is in use",
 		"dev --nats-port " + port:  "--nats-port=" + port + " is in use",
 	} {
-		if code, out, errs := timerd(t, "", strings.Fields(args)...); code != exitFailed || out != "" || !strings.Contains(errs, want) {
+		if code, out, errs := timerd(t, "", strings.Fields(args)...); code != exitFailed || out != "" ||
+			!strings.Contains(errs, want) {
 			t.Errorf("timerd %s: exit code %d, want %q\n%s%s", args, code, want, out, errs)
 		}
 	}
@@ -236,7 +245,8 @@ func TestDevTellsWhatIsWrong(t *testing.T) {
 	}
 	t.Setenv("TMPDIR", t.TempDir())
 	t.Setenv("PATH", t.TempDir())
-	if code, _, errs := timerd(t, "", "dev"); code != exitFailed || !strings.Contains(errs, "apt-get install redis-server") {
+	if code, _, errs := timerd(t, "", "dev"); code != exitFailed ||
+		!strings.Contains(errs, "apt-get install redis-server") {
 		t.Errorf("without redis-server: exit code %d\n%s", code, errs)
 	}
 }
@@ -252,7 +262,8 @@ func TestDevTellsATakenHTTPAddress(t *testing.T) {
 	}))
 	defer other.Close()
 	addr := strings.TrimPrefix(other.URL, "http://")
-	if code, out, errs := timerd(t, "", "dev", "--http-addr", addr); code != exitFailed || out != "" || !strings.Contains(errs, "--http-addr="+addr+": listen") {
+	if code, out, errs := timerd(t, "", "dev", "--http-addr", addr); code != exitFailed || out != "" ||
+		!strings.Contains(errs, "--http-addr="+addr+": listen") {
 		t.Errorf("exit code %d\n%s%s", code, out, errs)
 	}
 }
@@ -267,7 +278,8 @@ func TestDevLeavesAnotherRedisAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if code, _, errs := timerd(t, "", "dev", "--redis-port", port); code != exitFailed || !strings.Contains(errs, "--redis-port="+port+" is in use") {
+	if code, _, errs := timerd(t, "", "dev", "--redis-port", port); code != exitFailed ||
+		!strings.Contains(errs, "--redis-port="+port+" is in use") {
 		t.Errorf("exit code %d\n%s", code, errs)
 	}
 
@@ -277,8 +289,9 @@ func TestDevLeavesAnotherRedisAlone(t *testing.T) {
 	}
 	for line := range strings.Lines(stats) {
 		name, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "cmdstat_"), ":")
-		// CLIENT is what the asking client of this test says of itself.
-		if !slices.Contains([]string{"", "# Commandstats", "ping", "hello", "info", "client|setinfo", "client|maint_notifications"}, name) {
+		// CLIENT is the introduction of this test's asking client.
+		if !slices.Contains([]string{"", "# Commandstats", "ping", "hello", "info", "client|setinfo",
+			"client|maint_notifications"}, name) {
 			t.Errorf("the other Redis was told %s", line)
 		}
 	}

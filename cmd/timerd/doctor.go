@@ -32,7 +32,7 @@ ones come last:
 The exit code is 0 only without fail. Nothing is changed. Run it with the environment of timerd
 itself.
 
-With --key, nothing is checked: it prints when that timer would fire again under TIMERD_RETRY.
+With --key, nothing is checked: it prints the retry schedule of that timer under TIMERD_RETRY.
 
 With --adopt-streams, nothing is checked either: the streams become those of this Redis. Use it if
 they belong to an installation that is gone, as after Redis was replaced. It refuses while a timerd
@@ -62,7 +62,7 @@ of that installation runs. The retry requests that wait in the streams are then 
 	return cmd
 }
 
-// checkServers prints what is found. Its error is the exit code.
+// checkServers prints the findings. Its error is the exit code.
 func checkServers(ctx context.Context, cmd *cobra.Command, asJSON bool) error {
 	findings, away, valid := doctor.CheckAll(ctx)
 	show := printFindings
@@ -89,7 +89,7 @@ func checkServers(ctx context.Context, cmd *cobra.Command, asJSON bool) error {
 	return nil
 }
 
-// printFindings prints what was found, the worst last: that is where somebody at a terminal looks.
+// printFindings prints the findings, worst last: on a terminal the last lines are read first.
 func printFindings(w io.Writer, findings diag.Findings) error {
 	screen := screenOf(w)
 	count := map[diag.Level]int{}

@@ -16,12 +16,12 @@ import (
 // attemptView is one attempt of a timer as --json shows it.
 type attemptView struct {
 	Attempt int     `json:"attempt"`
-	After   float64 `json:"after"` // seconds since the attempt before, or since the timer was due
+	After   float64 `json:"after"` // seconds since the attempt before, or since the due time
 	AtMost  float64 `json:"atmost"`
-	Total   float64 `json:"total"` // seconds from the first attempt on, without jitter
+	Total   float64 `json:"total"` // seconds since the first attempt, without jitter
 }
 
-// explainKey prints when a timer would fire again under TIMERD_RETRY. It needs no server.
+// explainKey prints the retry schedule of a timer under TIMERD_RETRY. It needs no server.
 func explainKey(cmd *cobra.Command, name string, asJSON bool) error {
 	key, err := keys.Parse(name)
 	if err != nil {
@@ -55,7 +55,8 @@ func printAttempts(w io.Writer, key keys.Key, policies policy.Rules[policy.Retry
 		}
 	}
 	fmt.Fprintf(w, "%s follows %s\n\n", keys.EncodeText(key.String()), entry)
-	table := tableFor(w, true, column{title: "ATTEMPT"}, column{title: "AFTER THE FAILURE"}, column{title: "SINCE THE FIRST"})
+	table := tableFor(w, true, column{title: "ATTEMPT"}, column{title: "AFTER THE FAILURE"},
+		column{title: "SINCE THE FIRST"})
 	for _, a := range attempts {
 		after := "when due"
 		if a.Attempt > 1 {
@@ -73,7 +74,7 @@ func printAttempts(w io.Writer, key keys.Key, policies policy.Rules[policy.Retry
 	return err
 }
 
-// seconds writes a number of seconds as a duration.
+// seconds formats a number of seconds as a duration.
 func seconds(s float64) string {
 	return diag.Duration(time.Duration(s * float64(time.Second)).Round(time.Millisecond))
 }

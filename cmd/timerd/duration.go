@@ -12,10 +12,10 @@ import (
 
 const day = 24 * time.Hour
 
-// showAbout writes a duration to a sensible precision: milliseconds below ten seconds, minutes from a day on.
+// showAbout formats a duration with a sensible precision: milliseconds below ten seconds, minutes from a day on.
 func showAbout(d time.Duration) string {
 	switch {
-	case d == math.MaxInt64: // as much as time.Until can return
+	case d == math.MaxInt64: // the most that time.Until can return
 		return "over 292 years"
 	case d < 10*time.Second:
 		d = d.Round(time.Millisecond)
@@ -37,7 +37,7 @@ func (f *durationFlag) Set(s string) error {
 	return err
 }
 
-// String returns the value for a help text, where nothing means that there is no default.
+// String returns the value for a help text, where an empty text means no default.
 func (f *durationFlag) String() string {
 	if *f == 0 {
 		return ""
@@ -45,13 +45,13 @@ func (f *durationFlag) String() string {
 	return diag.Duration(time.Duration(*f))
 }
 
-// Type is what the help text has for a value.
+// Type is the word for the value in a help text.
 func (f *durationFlag) Type() string { return "duration" }
 
-// momentFlag reads a flag that is a point in time, or returns nil if it is not given.
+// momentFlag reads a flag with a moment, or returns nil if it is not given.
 func momentFlag(cmd *cobra.Command, name, value string) (*admin.Moment, error) {
 	if value == "" {
-		return nil, nil //nolint:nilnil // none is no error
+		return nil, nil //nolint:nilnil // a missing flag is no error
 	}
 	m, err := admin.ParseMoment(value)
 	if err != nil {

@@ -70,7 +70,8 @@ func (x *exported) populate() {
 		x.t.Fatal(err)
 	}
 	due := x.now() + 500
-	x.do("FCALL", "timer_set", 1, "app1:m:t:options", `{"a": 1.10}`, "PX", 3600_000, "ATTEMPT", 3, "LATE", 5000, "DROP", "TRACE", trace)
+	x.do("FCALL", "timer_set", 1, "app1:m:t:options", `{"a": 1.10}`, "PX", 3600_000, "ATTEMPT", 3, "LATE", 5000, "DROP",
+		"TRACE", trace)
 	x.do("FCALL", "timer_set", 1, "app1:m:t:\xff:\x00", "\x00\xff\n", "PX", 3600_000, "LATE", 0)
 	x.do("FCALL", "timer_set", 1, "app1:m:t:empty", "", "PX", 3600_000)
 	x.do("FCALL", "timer_repeat", 1, "app1:m:t:every", "e", "EVERY", 3600_000, "TIMES", 5, "CATCHUP", 1000)
@@ -78,18 +79,22 @@ func (x *exported) populate() {
 	x.do("SET", "app1:m:t:plain", "v", "PX", 3600_000)
 	x.do("RPUSH", "app1:m:t:list", "v")
 	x.do("PEXPIRE", "app1:m:t:list", 3600_000)
-	hints := []schedule.Hint{{Kind: schedule.Touched, Key: "app1:m:t:plain"}, {Kind: schedule.Touched, Key: "app1:m:t:list"}}
+	hints := []schedule.Hint{{Kind: schedule.Touched, Key: "app1:m:t:plain"},
+		{Kind: schedule.Touched, Key: "app1:m:t:list"}}
 	if _, err := nodes[0].Observe(x.t.Context(), hints, time.Now()); err != nil {
 		x.t.Fatal(err)
 	}
 	x.retry(schedule.Retry{
-		EventID: "e1", Due: schedule.Millis(due + 7200_000), Attempt: 2, Payload: []byte("beside"), TraceParent: trace, TraceState: "a=b;c",
-		Late: policy.Limit{Given: true, Most: time.Minute}, Origin: schedule.Origin{Due: schedule.Millis(due - 5000), Attempt: 1},
-		Repeat: "every 5m0s", Occurrence: 7,
+		EventID: "e1", Due: schedule.Millis(due + 7200_000), Attempt: 2, Payload: []byte("beside"), TraceParent: trace,
+		TraceState: "a=b;c",
+		Late:       policy.Limit{Given: true, Most: time.Minute},
+		Origin:     schedule.Origin{Due: schedule.Millis(due - 5000), Attempt: 1},
+		Repeat:     "every 5m0s", Occurrence: 7,
 	}, "app1:m:t:plain")
 	x.retry(schedule.Retry{
 		EventID: "e2", Due: schedule.Millis(due - 86400_000), Attempt: 4, Status: schedule.PayloadTooLarge,
-		Origin: schedule.Origin{Due: schedule.Millis(due - 90000_000), Attempt: 1}, Replayed: schedule.Millis(due - 88000_000),
+		Origin:   schedule.Origin{Due: schedule.Millis(due - 90000_000), Attempt: 1},
+		Replayed: schedule.Millis(due - 88000_000),
 	}, "app1:m:t:again")
 	for _, key := range []string{"app1:m:t:held", "app1:m:t:over", "app2:m:t:aside", "app3:m:t:claimed"} {
 		x.do("FCALL", "timer_set", 1, key, "due", "PXAT", due)
@@ -124,7 +129,8 @@ func exportAll(t *testing.T) (lines string) {
 	}
 	x.populate()
 	code, lines, errs := timerd(t, "", "export")
-	if code != exitFailed || !strings.Contains(errs, "app3:m:t:claimed, due ") || !strings.Contains(errs, "17 written, 1 claimed") {
+	if code != exitFailed || !strings.Contains(errs, "app3:m:t:claimed, due ") ||
+		!strings.Contains(errs, "17 written, 1 claimed") {
 		t.Fatalf("exit code %d\n%s%s", code, lines, errs)
 	}
 	return lines
@@ -145,7 +151,8 @@ func setExported(t *testing.T, lines string) {
 	here, there := sortedLines(strings.ReplaceAll(lines, `"state":"held"`, `"state":"owed"`)), sortedLines(again)
 	for i, line := range here {
 		if i >= len(there) || there[i] != line {
-			t.Errorf("exported\n\t%s\nset and exported again\n\t%s", line, strings.Join(there[min(i, len(there)):min(i+1, len(there))], ""))
+			t.Errorf("exported\n\t%s\nset and exported again\n\t%s", line,
+				strings.Join(there[min(i, len(there)):min(i+1, len(there))], ""))
 		}
 	}
 	if len(there) != len(here) {
@@ -153,7 +160,7 @@ func setExported(t *testing.T, lines string) {
 	}
 }
 
-// An exported timer is set elsewhere as it was, whatever it is, and once.
+// An exported timer of any kind is set elsewhere as it was, and once.
 func TestExportRoundTrip(t *testing.T) {
 	testenv.NoLeaks(t)
 	lines := exportAll(t)
@@ -188,16 +195,19 @@ func TestSetFromWithoutRights(t *testing.T) {
 	}
 	attend(t, server)
 	due := time.Now().Add(time.Hour).UnixMilli()
-	lines := fmt.Sprintf(`{"key":"app1:m:t:1","due":%d}`+"\n"+`{"key":"app2:m:t:1","due":%[1]d}`+"\n"+`{"key":"app2:m:t:2","due":1000}`+"\n", due)
+	lines := fmt.Sprintf(
+		`{"key":"app1:m:t:1","due":%d}`+"\n"+`{"key":"app2:m:t:1","due":%[1]d}`+"\n"+`{"key":"app2:m:t:2","due":1000}`+"\n", due)
 	for _, c := range []struct {
 		user string
 		said []string
 		set  int64
 	}{
-		{"commands", []string{"line 1: ", "may not run ZADD on timerd:", "It, the next 2 lines and the rest may not be set", "0 set, 0 there already, 0 bad"}, 0},
+		{"commands", []string{"line 1: ", "may not run ZADD on timerd:",
+			"It, the next 2 lines and the rest may not be set", "0 set, 0 there already, 0 bad"}, 0},
 		{"keys", []string{"line 2: timerd's user may not write the key", "2 set, 0 there already, 1 bad"}, 1},
 	} {
-		testenv.SetVariables(t, map[string]string{"TIMERD_REDIS_URL": strings.Replace(server.URL(0), "://", "://"+c.user+":-@", 1)})
+		testenv.SetVariables(t, map[string]string{"TIMERD_REDIS_URL": strings.Replace(server.URL(0), "://",
+			"://"+c.user+":-@", 1)})
 		code, out, errs := timerd(t, lines, "set", "--from", "-")
 		for _, said := range c.said {
 			if code != exitFailed || !strings.Contains(out+errs, said) {
@@ -225,7 +235,8 @@ func TestTimerLineFitsItsSchema(t *testing.T) {
 		described []string
 	}{
 		{membersOf(reflect.TypeFor[timerLine]()), slices.Sorted(maps.Keys(schema.Properties))},
-		{membersOf(reflect.TypeFor[schedule.ExportedRepetition]()), slices.Sorted(maps.Keys(schema.Properties["repetition"].Properties))},
+		{membersOf(reflect.TypeFor[schedule.ExportedRepetition]()),
+			slices.Sorted(maps.Keys(schema.Properties["repetition"].Properties))},
 	} {
 		if !slices.Equal(c.members, c.described) {
 			t.Errorf("a line has %v, the schema describes %v", c.members, c.described)
@@ -272,13 +283,16 @@ func TestSetFromGoesOn(t *testing.T) {
 	}
 	write("\xff\xfe") // UTF-16 ends it
 	code, out, errs := timerd(t, "", "set", "--from", file)
-	if code != exitFailed || out != fmt.Sprintf("%d set, 0 there already, 0 bad\n", stop) || !strings.Contains(errs, "UTF-16") {
+	if code != exitFailed || out != fmt.Sprintf("%d set, 0 there already, 0 bad\n", stop) ||
+		!strings.Contains(errs, "UTF-16") {
 		t.Fatalf("exit code %d\n%s%s", code, out, errs)
 	}
 	write(`{"key":"three:part:key","px":1000}`)
 	code, out, errs = timerd(t, "", "set", "--from", file)
-	if code != exitFailed || !strings.Contains(errs, fmt.Sprintf("going on behind line %d, as %s.done says", stop, file)) ||
-		!strings.Contains(errs, fmt.Sprintf("line %d: key", stop+1)) || out != fmt.Sprintf("%d set, 0 there already, 1 bad\n", count-1) {
+	if code != exitFailed || !strings.Contains(errs, fmt.Sprintf("going on behind line %d, as %s.done says", stop,
+		file)) ||
+		!strings.Contains(errs, fmt.Sprintf("line %d: key", stop+1)) ||
+		out != fmt.Sprintf("%d set, 0 there already, 1 bad\n", count-1) {
 		t.Errorf("exit code %d\n%s%s", code, out, errs)
 	}
 	if _, err := os.Stat(file + ".done"); !os.IsNotExist(err) {
@@ -290,7 +304,8 @@ func TestSetFromGoesOn(t *testing.T) {
 	if err := os.WriteFile(file, []byte(strings.Repeat("another file\n", 10_000)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, errs := timerd(t, "", "set", "--from", file); code != exitFailed || !strings.Contains(errs, "delete it to begin with the first line") {
+	if code, _, errs := timerd(t, "", "set", "--from", file); code != exitFailed ||
+		!strings.Contains(errs, "delete it to begin with the first line") {
 		t.Errorf("the note of another file: exit code %d\n%s", code, errs)
 	}
 }

@@ -16,10 +16,10 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// Of forecasts.
+// Limits and formats of forecasts.
 const (
 	mostMinutes  = 24 * 60
-	minuteLayout = "2006-01-02T15:04Z" // all are in UTC
+	minuteLayout = "2006-01-02T15:04Z" // all in UTC
 )
 
 func newForecast() *cobra.Command {
@@ -28,7 +28,7 @@ func newForecast() *cobra.Command {
 		Use:   "forecast [NAMESPACE]",
 		Short: "Show how many timers become due in each of the next minutes",
 		Long: `Show how many timers become due in the rest of this minute, and in each of the next ones, by the
-clock of Redis and in UTC. A timer that repeats counts once for each occurrence. Timers that are
+clock of Redis and in UTC. A repeating timer counts once for each occurrence. Timers that are
 already due, held or not, are shown separately.
 
 Redis itself counts the timers of all namespaces. It cannot search by namespace: a forecast for a
@@ -80,7 +80,8 @@ func (f *forecast) run(ctx context.Context, s *schedule.Schedule, rdb redis.Univ
 	} else {
 		bar := progressOf(f.cmd)
 		seen, err = query.ForecastOf(ctx, s, f.namespace, f.minutes, func(seen query.Forecast) bool {
-			bar.show("looked at %d of %d timers; %d of %d minutes are known", seen.Looked, seen.Total, seen.Known, f.minutes)
+			bar.show("%d of %d timers searched; %d of %d minutes complete", seen.Looked, seen.Total, seen.Known,
+				f.minutes)
 			return f.limit == 0 || seen.Looked < f.limit
 		})
 		bar.clear()
@@ -100,18 +101,22 @@ func (f *forecast) run(ctx context.Context, s *schedule.Schedule, rdb redis.Univ
 	return nil
 }
 
-// sayWhatIsMissing says which timers the forecast does not have.
+// sayWhatIsMissing prints which timers the forecast leaves out.
 func (f *forecast) sayWhatIsMissing(seen query.Forecast) {
 	if seen.Known < len(seen.Minutes) {
-		fmt.Fprintf(f.cmd.ErrOrStderr(), "timerd: looked at %d of %d timers: only %d of %d minutes are known; --limit 0 looks at all\n",
+		fmt.Fprintf(f.cmd.ErrOrStderr(),
+			"timerd: %d of %d timers searched: only %d of %d minutes are complete; --limit 0 searches all\n",
 			seen.Looked, seen.Total, seen.Known, len(seen.Minutes))
 	}
 	if seen.Cut {
-		fmt.Fprintf(f.cmd.ErrOrStderr(), "timerd: all occurrences are counted of %d timers that repeat, and of the others only the next one; name a NAMESPACE to count theirs\n",
+		fmt.Fprintf(f.cmd.ErrOrStderr(),
+			"timerd: %d repeating timers count with all occurrences, the others with the next one only; name a "+
+				"NAMESPACE to count all of its\n",
 			seen.Expanded)
 	}
 	if seen.Moving > 0 {
-		fmt.Fprintf(f.cmd.ErrOrStderr(), "timerd: the timers of %d slots are left out, because these are moving\n", seen.Moving)
+		fmt.Fprintf(f.cmd.ErrOrStderr(), "timerd: the timers of %d slots are left out, because they are moving\n",
+			seen.Moving)
 	}
 }
 
@@ -121,7 +126,7 @@ type minuteView struct {
 	Due    int64  `json:"due"`
 }
 
-// print prints the minutes that are known.
+// print prints the complete minutes.
 func (f *forecast) print(seen query.Forecast) error {
 	known := seen.Minutes[:seen.Known]
 	var sum, most int64
@@ -151,15 +156,15 @@ func (f *forecast) print(seen query.Forecast) error {
 	return err
 }
 
-// barWidth is how long the longest bar is where the width is not that of a terminal.
+// barWidth is the length of the longest bar without a terminal.
 const barWidth = 50
 
-// bar returns a bar for a part of the most that there is, in a width: something, unless the part is nothing.
+// bar returns a bar of a length in proportion to part; most fills the width. It is empty only if part is 0.
 func bar(part, most int64, width int) string {
 	if part == 0 || width < 1 {
 		return ""
 	}
-	const steps = 8 // of a character
+	const steps = 8 // per character
 	eighths := max(int(float64(part)/float64(most)*float64(width*steps)), 1)
 	text := strings.Repeat("█", eighths/steps)
 	if rest := eighths % steps; rest > 0 {

@@ -12,7 +12,7 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
-// forecastOf runs timerd forecast --json and returns what is due in each minute.
+// forecastOf runs timerd forecast --json and returns the timers due in each minute.
 func forecastOf(t *testing.T, args ...string) map[string]int64 {
 	t.Helper()
 	due := map[string]int64{}
@@ -34,7 +34,8 @@ func setAt(t *testing.T, rdb *redis.Client, app string, n int, at time.Time) {
 	t.Helper()
 	_, err := rdb.Pipelined(t.Context(), func(pipe redis.Pipeliner) error {
 		for i := range n {
-			pipe.FCall(t.Context(), "timer_set", []string{fmt.Sprintf("%s:m:%d:%d", app, at.UnixMilli(), i)}, "p", "PXAT", at.UnixMilli())
+			pipe.FCall(t.Context(), "timer_set", []string{fmt.Sprintf("%s:m:%d:%d", app, at.UnixMilli(), i)}, "p",
+				"PXAT", at.UnixMilli())
 		}
 		return nil
 	})
@@ -78,18 +79,20 @@ func TestForecast(t *testing.T) {
 		}
 	}
 	table := strings.Split(strings.TrimSpace(ok(t, "forecast", "--minutes", "30")), "\n")
-	if len(table) != 32 || !strings.HasPrefix(table[0], "MINUTE             DUE") || table[31] != "63 timers, and 0 due already" {
+	if len(table) != 32 || !strings.HasPrefix(table[0], "MINUTE             DUE") ||
+		table[31] != "63 timers, and 0 due already" {
 		t.Fatalf("forecast:\n%s", strings.Join(table, "\n"))
 	}
 	text := strings.Join(table, "\n")
-	for at, bar := range map[time.Duration]string{10 * time.Minute: "   30  " + strings.Repeat("█", 45) + "▍", 20 * time.Minute: "   33  " + strings.Repeat("█", 50)} {
+	for at, bar := range map[time.Duration]string{10 * time.Minute: "   30  " + strings.Repeat("█", 45) + "▍",
+		20 * time.Minute: "   33  " + strings.Repeat("█", 50)} {
 		if want := strings.TrimSuffix(minute(at), ":00Z") + "Z" + bar + "\n"; !strings.Contains(text, want) {
 			t.Errorf("no line %q in\n%s", want, text)
 		}
 	}
 }
 
-// A forecast of a namespace looks at so many timers at most, and says how far it came.
+// A forecast of a namespace reads at most --limit timers, and prints how far it came.
 func TestForecastSaysHowFarItCame(t *testing.T) {
 	testenv.NoLeaks(t)
 	rdb := startRedis(t).Client()
@@ -103,7 +106,8 @@ func TestForecastSaysHowFarItCame(t *testing.T) {
 	before := calls(t, rdb, "evalsha")
 	code, out, errs := timerd(t, "", "forecast", "few", "--limit", "3000", "--json")
 	if lines := strings.Count(out, "\n"); code != exitOK || lines < 2 || lines > 4 ||
-		errs != fmt.Sprintf("timerd: looked at 3000 of 5000 timers: only %d of 60 minutes are known; --limit 0 looks at all\n", lines) {
+		errs != fmt.Sprintf("timerd: 3000 of 5000 timers searched: only %d of 60 minutes are complete; --limit 0 "+
+			"searches all\n", lines) {
 		t.Errorf("%d %s%s", code, out, errs)
 	}
 	if n := calls(t, rdb, "evalsha") - before; n > 10 {
@@ -113,7 +117,8 @@ func TestForecastSaysHowFarItCame(t *testing.T) {
 	if out := ok(t, "forecast"); !strings.HasSuffix(out, "\n5000 timers, and 0 due already\n") {
 		t.Error(out)
 	}
-	if n := calls(t, rdb, "zrange") - before; n > 4 { // who is alive, silent, or unable to publish, and where anything may repeat
+	if n := calls(t, rdb, "zrange") - before; n > 4 {
+		// who is alive, silent, or unable to publish, and where anything may repeat
 		t.Errorf("Redis was asked for timers %d times to count all", n)
 	}
 }

@@ -26,7 +26,7 @@ func newGet() *cobra.Command {
 		Long: `Show a timer and its state: pending, not due yet; held, due, and its namespace is held; owed, due,
 and not claimed yet; firing, claimed, and NATS has not acknowledged its event. If a key has several
 timers, the one with the first of these states is shown; timerd ls shows all. The exit code is 1 if
-there is no timer; where NATS can be asked, the error says when the key fired last.
+there is no timer; if NATS answers, the error has the time of the last firing.
 
 ` + keyHelp,
 		Example: `  timerd get shop:order:timeout:42
@@ -70,7 +70,8 @@ there is no timer; where NATS can be asked, the error says when the key fired la
 	return cmd
 }
 
-// whyNoTimer says that a key has no timer: what is known of its past, or how it gets one if it is in Redis without a TTL.
+// whyNoTimer returns the error for a key without a timer: with its known past, or with the fix if the key is in Redis
+// without a TTL.
 func whyNoTimer(ctx context.Context, rdb redis.UniversalClient, key string) error {
 	name := keys.EncodeText(key)
 	const withoutTTL = -1 // ns
@@ -84,7 +85,8 @@ func whyNoTimer(ctx context.Context, rdb redis.UniversalClient, key string) erro
 	return fmt.Errorf("%s is not pending, held, owed or firing", name)
 }
 
-// orLater says of the latest due time that the key may run out after it.
+// orLater returns an addition to a due time. If due is the latest time that timerd stores, the addition says that the
+// key may run out later.
 func orLater(due time.Time) string {
 	if schedule.MillisOf(due) == schedule.Latest {
 		return ", or later: no later time is kept"
@@ -93,7 +95,8 @@ func orLater(due time.Time) string {
 }
 
 // showTimer prints a timer for people to read.
-func showTimer(ctx context.Context, w io.Writer, rdb redis.UniversalClient, key string, view timerView, timer client.Timer) error {
+func showTimer(ctx context.Context, w io.Writer, rdb redis.UniversalClient, key string, view timerView,
+	timer client.Timer) error {
 	status := event.StatusMissing
 	if timer.Payload == nil {
 		status = whyMissing(ctx, rdb, key)[0]
@@ -108,7 +111,9 @@ func showTimer(ctx context.Context, w io.Writer, rdb redis.UniversalClient, key 
 	if timer.TraceParent != "" {
 		more += fmt.Sprintf("trace    %s\n", timer.TraceParent)
 	}
-	_, err := fmt.Fprintf(w, "key      %s\nstate    %s\ndue      %s%s\nattempt  %d\n%spayload  %s\n", view.Key, view.State,
-		view.DueAt, waitFrom(ctx, rdb, timer.Due)+orLater(timer.Due), timer.Attempt, more, showPayload(timer.Payload, status, math.MaxInt))
+	_, err := fmt.Fprintf(w, "key      %s\nstate    %s\ndue      %s%s\nattempt  %d\n%spayload  %s\n", view.Key,
+		view.State,
+		view.DueAt, waitFrom(ctx, rdb, timer.Due)+orLater(timer.Due), timer.Attempt, more,
+		showPayload(timer.Payload, status, math.MaxInt))
 	return err
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/timerd-io/timerd/internal/config"
 )
 
-// healthTimeout bounds the question of timerd health. The answer is ready before anybody asks.
+// healthTimeout bounds timerd health's request. /readyz answers from memory.
 const healthTimeout = 5 * time.Second
 
 func newHealth() *cobra.Command {
@@ -29,7 +29,7 @@ The default address is that of TIMERD_HTTP_ADDR.`,
   timerd health 127.0.0.1:8080`,
 		Args: arguments(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			// What else is wrong with the settings of the service is not the question here.
+			// Other faults in the settings of the service do not matter here.
 			c, err := config.Read(config.SectionService)
 			addr := c.Service.HTTPAddr
 			if len(args) > 0 {
@@ -54,8 +54,8 @@ The default address is that of TIMERD_HTTP_ADDR.`,
 	}
 }
 
-// checkReady returns an error unless the timerd at an address is ready. Without a host, or with that of every network, it
-// is one on this machine.
+// checkReady returns an error unless the timerd at an address is ready. An address without a host, or the address of
+// all networks, means this machine.
 func checkReady(ctx context.Context, addr string) error {
 	transport := &http.Transport{DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
 		var d net.Dialer
@@ -70,7 +70,7 @@ func checkReady(ctx context.Context, addr string) error {
 	if err != nil {
 		return fmt.Errorf("ask %s whether it is ready: %w", addr, errors.Unwrap(err))
 	}
-	defer func() { _ = response.Body.Close() }() // it was read, or there was no 200
+	defer func() { _ = response.Body.Close() }() // it was read, or the status was not 200
 	const most = 16 << 10
 	body, err := io.ReadAll(io.LimitReader(response.Body, most))
 	if err == nil && response.StatusCode != http.StatusOK {

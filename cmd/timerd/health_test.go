@@ -38,15 +38,18 @@ func TestHealth(t *testing.T) {
 		t.Errorf("health of an address: %s", out)
 	}
 	status = http.StatusServiceUnavailable
-	if code, out, errs := timerd(t, "", "health", addr); code != exitFailed || out != "" || !strings.Contains(errs, addr+" is not ready, 503 Service Unavailable\nredis: does not answer\n") {
-		t.Errorf("health of what is not ready: %d %s%s", code, out, errs)
+	if code, out, errs := timerd(t, "", "health", addr); code != exitFailed || out != "" ||
+		!strings.Contains(errs, addr+" is not ready, 503 Service Unavailable\nredis: does not answer\n") {
+		t.Errorf("health of a timerd that is not ready: %d %s%s", code, out, errs)
 	}
 	server.Close()
-	if code, _, errs := timerd(t, "", "health", addr); code != exitFailed || !strings.Contains(errs, "ask "+addr+" whether it is ready: ") {
+	if code, _, errs := timerd(t, "", "health", addr); code != exitFailed ||
+		!strings.Contains(errs, "ask "+addr+" whether it is ready: ") {
 		t.Errorf("health of nobody: %d %s", code, errs)
 	}
 	testenv.SetVariables(t, map[string]string{"TIMERD_HTTP_ADDR": "off"})
-	if code, _, errs := timerd(t, "", "health"); code != exitFailed || !strings.Contains(errs, "TIMERD_HTTP_ADDR is off") {
+	if code, _, errs := timerd(t, "", "health"); code != exitFailed ||
+		!strings.Contains(errs, "TIMERD_HTTP_ADDR is off") {
 		t.Errorf("health without an address: %d %s", code, errs)
 	}
 	testenv.SetVariables(t, map[string]string{"TIMERD_HTTP_ADDR": "nowhere"})

@@ -9,10 +9,10 @@ import (
 	"github.com/timerd-io/timerd/internal/config"
 )
 
-// helpWidth is how many columns help and the state of the installation take at most, unless a name is long.
+// helpWidth limits the columns of help and of the state of the installation, apart from long names.
 const helpWidth = 100
 
-// newConfigTopic returns what `timerd help config` prints.
+// newConfigTopic returns the help topic `timerd help config`.
 func newConfigTopic() *cobra.Command {
 	const noColor = `  NO_COLOR
       with any value: no colours on a terminal
@@ -24,7 +24,7 @@ func newConfigTopic() *cobra.Command {
 	}
 }
 
-// usageTemplate is cobra's, but no line of flags is longer than helpWidth, and help topics are named as they are called.
+// usageTemplate is cobra's, but with lines of flags within helpWidth, and with help topics named by their commands.
 const usageTemplate = `Usage:{{if .Runnable}}
   {{.UseLine}}{{end}}{{if .HasAvailableSubCommands}}
   {{.CommandPath}} [command]{{end}}{{if .HasExample}}
@@ -47,7 +47,7 @@ Help Topics:{{range .Commands}}{{if .IsAdditionalHelpTopicCommand}}
 Use "{{.CommandPath}} [command] --help" for more information about a command.{{end}}
 `
 
-// wrap breaks those lines of a text that are longer than a width, at spaces. What follows is indented as they are.
+// wrap breaks the lines of a text over a width, at spaces. Continuation lines have the same indentation.
 func wrap(text string, width int) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {

@@ -34,7 +34,8 @@ func TestHelpFits(t *testing.T) {
 		}
 		for line := range strings.Lines(help) {
 			if n := textWidth(strings.TrimSuffix(line, "\n")); n > helpWidth || strings.Contains(line, "\t") {
-				t.Errorf("timerd %s --help has a line of %d columns, want at most %d: %s", strings.Join(path, " "), n, helpWidth, line)
+				t.Errorf("timerd %s --help has a line of %d columns, want at most %d: %s", strings.Join(path, " "), n,
+					helpWidth, line)
 			}
 		}
 	}
@@ -50,7 +51,8 @@ func TestHelpOfTheEnvironment(t *testing.T) {
 		}
 	}
 	config := ok(t, "help", "config")
-	for _, want := range []string{"\n  TIMERD_NAMESPACES\n      the keys that are timers: ", "\n  TIMERD_SWEEP_INTERVAL (default 1s)\n", "\n  NO_COLOR\n"} {
+	for _, want := range []string{"\n  TIMERD_NAMESPACES\n      the keys that are timers: ",
+		"\n  TIMERD_SWEEP_INTERVAL (default 1s)\n", "\n  NO_COLOR\n"} {
 		if !strings.Contains(config, want) {
 			t.Errorf("timerd help config lacks %q:\n%s", want, config)
 		}
@@ -65,15 +67,17 @@ func TestHelpIsInGroups(t *testing.T) {
 	testenv.SetVariables(t, nil)
 	help := ok(t, "--help")
 	at := -1
-	for _, title := range []string{"Run it:\n  console ", "Timers:\n  cancel ", "Operate:\n  audit ", "Look ahead and back:\n", "Hand events on:\n  consume ", "Others:\n  completion "} {
+	for _, title := range []string{"Run it:\n  console ", "Timers:\n  cancel ", "Operate:\n  audit ",
+		"Look ahead and back:\n", "Hand events on:\n  consume ", "Others:\n  completion "} {
 		next := strings.Index(help, "\n\n"+title)
 		if next <= at {
 			t.Errorf("%q is not there, or in another place:\n%s", title, help)
 		}
 		at = next
 	}
+	others := []string{"schema", "version", "completion", "man", "config"}
 	for _, cmd := range newRoot().Commands() {
-		if cmd.GroupID == "" && !slices.Contains([]string{"schema", "version", "completion", "config"}, cmd.Name()) {
+		if cmd.GroupID == "" && !slices.Contains(others, cmd.Name()) {
 			t.Errorf("timerd %s is in no group", cmd.Name())
 		}
 	}
@@ -97,7 +101,8 @@ func TestWrap(t *testing.T) {
 func TestCompletion(t *testing.T) {
 	testenv.SetVariables(t, nil)
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
-		if script := ok(t, "completion", shell); !strings.Contains(script, cobra.ShellCompRequestCmd) || !strings.Contains(script, "timerd") {
+		if script := ok(t, "completion", shell); !strings.Contains(script, cobra.ShellCompRequestCmd) ||
+			!strings.Contains(script, "timerd") {
 			t.Errorf("completion %s:\n%s", shell, script)
 		}
 	}
@@ -106,7 +111,7 @@ func TestCompletion(t *testing.T) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("bash does not take its script: %v\n%s", err, out)
 	}
-	// What the scripts ask for: what the last word can become, and whether it may be a file.
+	// The scripts' questions: the completions of the last word, and whether it may be a file.
 	for _, test := range []struct {
 		args  []string
 		want  []string

@@ -24,10 +24,11 @@ Once the command has returned 0, no timerd claims a timer of the namespace any m
 before may still be published. Timers that become due wait in Redis, where they can be cancelled;
 timerd resume releases them.
 
-The exit code is 1 if it is not certain after 5 s that no timerd claims any more: the command names
-what is missing, and the hold stays. It also warns if no replica of Redis has the hold yet: a
-failover may then lose it. A namespace that is already held stays held, with the reason and end
-given last. One that is being resumed is held again from now on: a shift then counts from this hold.
+The exit code is 1 if it is not certain after 5 s that no timerd claims any more: the command
+names the servers without the hold, and the hold stays. It also warns if no replica of Redis has
+the hold yet: a failover may then lose it. A namespace already on hold stays so, with the reason
+and end given last. A namespace being resumed is on hold again from now: a shift then counts from
+this hold.
 
 ` + namespaceHelp,
 		Example: `  timerd hold pay --reason "provider is down" --for 2h
@@ -58,23 +59,27 @@ given last. One that is being resumed is held again from now on: a shift then co
 	return cmd
 }
 
-// tellHeld says what came of a hold.
+// tellHeld prints the result of a hold.
 func tellHeld(ctx context.Context, cmd *cobra.Command, held admin.Held, rdb redis.UniversalClient) error {
 	for _, server := range held.Unreplicated {
-		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: warning: no replica has the hold, so it is as durable as this server: %s\n", server)
+		fmt.Fprintf(cmd.ErrOrStderr(),
+			"timerd: warning: no replica has the hold, so it is as durable as this server: %s\n", server)
 	}
 	warnIfUnattended(ctx, cmd, rdb, held.Hold.Namespace)
 	if len(held.Missing) > 0 {
 		for _, who := range held.Missing {
-			fmt.Fprintf(cmd.ErrOrStderr(), "timerd: timers of %s may still be claimed by: %s\n", held.Hold.Namespace, who)
+			fmt.Fprintf(cmd.ErrOrStderr(), "timerd: timers of %s may still be claimed by: %s\n", held.Hold.Namespace,
+				who)
 		}
-		fmt.Fprintln(cmd.ErrOrStderr(), "timerd: the hold stands, and the timerds keep trying; repeat the command to see whether it is complete")
+		fmt.Fprintln(cmd.ErrOrStderr(),
+			"timerd: the hold stands, and the timerds keep trying; repeat the command to see whether it is complete")
 		return exitCode(exitFailed)
 	}
 	what := "held"
 	switch {
 	case held.Resumed != nil:
-		what = "held again, since " + held.Hold.Since.Time().Format(timeLayout) + "; the resume has ended, and a shift counts from this hold"
+		what = "held again, since " + held.Hold.Since.Time().Format(timeLayout) +
+			"; the resume has ended, and a shift counts from this hold"
 	case held.Was:
 		what = "held as before, since " + held.Hold.Since.Time().Format(timeLayout)
 	}

@@ -16,9 +16,9 @@ func newHolds() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "holds",
-		Short: "List the namespaces that are held",
-		Long: `List the namespaces that are held, or whose timers are still being released: who held them, when and
-why, and how many due timers wait. A question mark means that not all could be counted. A timer
+		Short: "List the namespaces on hold",
+		Long: `List the namespaces on hold, or with timers still being released: by whom, since when, the reason,
+and the number of waiting due timers. A question mark means that not all could be counted. A timer
 under several holds counts for each.`,
 		Example: `  timerd holds
   timerd holds --json`,
@@ -46,7 +46,8 @@ func printHolds(w io.Writer, views []admin.HoldView, asJSON bool) error {
 	if asJSON {
 		return writeLines(w, views)
 	}
-	t := tableFor(w, true, column{title: "NAMESPACE", middle: true, least: 10}, column{title: "SINCE"}, column{title: "UNTIL"}, column{title: "HELD"},
+	t := tableFor(w, true, column{title: "NAMESPACE", middle: true, least: 10}, column{title: "SINCE"},
+		column{title: "UNTIL"}, column{title: "HELD"},
 		column{title: "BY", spare: 2}, column{title: "REASON", least: 8, spare: 1})
 	for _, v := range views {
 		until := "resumed"

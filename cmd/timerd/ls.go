@@ -19,22 +19,23 @@ import (
 
 func newLs() *cobra.Command {
 	var l listing
-	states := []string{string(query.StatePending), string(query.StateHeld), string(query.StateOwed), string(query.StateFiring)}
+	states := []string{string(query.StatePending), string(query.StateHeld), string(query.StateOwed),
+		string(query.StateFiring)}
 	cmd := &cobra.Command{
 		Use:   "ls [NAMESPACE]",
-		Short: "List the timers that wait or are firing",
+		Short: "List waiting and firing timers",
 		Long: `List timers by due time. A timer is listed until NATS has acknowledged its event. STATE is
 
   pending  not due yet
   held     due, and its namespace is held
   owed     due, and not claimed yet; it can still be cancelled
-  firing   claimed: its event is being published, or it is not known yet whether it was
+  firing   claimed: its event is being published, or may have been
 
 A retry that waits beside a newer timer of its key is marked as beside. Timers that are due and set
-aside show the reason: rights, timerd may not read the key; refused, NATS does not take the subject.
+aside show the reason: rights, timerd may not read the key; refused, NATS refuses the subject.
 
 On a terminal the lines fit its width. Elsewhere they are complete. Redis cannot search by
-namespace: a listing reads all timers that are due before those it wants. After a second it prints
+namespace: a listing reads all timers due before its own. After a second it prints
 its progress; Ctrl-C ends it.
 
 ` + namespaceHelp,
@@ -67,10 +68,12 @@ its progress; Ctrl-C ends it.
 		},
 	}
 	cmd.Flags().IntVar(&l.limit, "limit", 100, "how many to list; 0 for all")
-	cmd.Flags().StringSliceVar(&l.states, "state", nil, "list only timers in a `STATE`, or in several, such as owed,firing")
-	cmd.Flags().BoolVar(&l.repeating, "repeating", false, "list only timers that repeat, and their retries")
+	cmd.Flags().StringSliceVar(&l.states, "state", nil,
+		"list only timers in a `STATE`, or in several, such as owed,firing")
+	cmd.Flags().BoolVar(&l.repeating, "repeating", false, "list only repeating timers, and their retries")
 	cmd.Flags().BoolVar(&l.asJSON, "json", false, "print a line of JSON for each")
-	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(states, cobra.ShellCompDirectiveNoFileComp)) // fails only where there is no such flag
+	// fails only for an unknown flag
+	_ = cmd.RegisterFlagCompletionFunc("state", cobra.FixedCompletions(states, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -80,7 +83,7 @@ type listing struct {
 	limit  int      // 0: none
 	states []string // empty: all
 	asJSON bool
-	// repeating: only timers that repeat.
+	// repeating: only repeating timers.
 	repeating bool
 
 	rdb   redis.UniversalClient
@@ -90,7 +93,8 @@ type listing struct {
 	page  query.Page // the last one
 }
 
-func (l *listing) run(ctx context.Context, s *schedule.Schedule, rdb redis.UniversalClient, namespace keys.Namespace) error {
+func (l *listing) run(ctx context.Context, s *schedule.Schedule, rdb redis.UniversalClient,
+	namespace keys.Namespace) error {
 	var err error
 	if l.now, err = s.Clock(ctx); err != nil {
 		return err
@@ -112,7 +116,10 @@ func (l *listing) run(ctx context.Context, s *schedule.Schedule, rdb redis.Unive
 	told, pause := time.Now(), time.Second
 	var printErr error
 	err = query.Pages(ctx, s, query.Query{Namespace: namespace}, func(p query.Page) bool {
-		p.Timers = slices.DeleteFunc(p.Timers, func(t query.Timer) bool { return !l.wants(t.State) || l.repeating && t.Repeat == "" })
+		p.Timers = slices.DeleteFunc(p.Timers, func(t query.Timer) bool {
+			return !l.wants(t.State) || l.repeating &&
+				t.Repeat == ""
+		})
 		if room := l.limit - l.found; l.limit > 0 && len(p.Timers) > room {
 			p.Timers, more = p.Timers[:room], true
 		}
@@ -121,7 +128,7 @@ func (l *listing) run(ctx context.Context, s *schedule.Schedule, rdb redis.Unive
 			return false
 		}
 		if p.Until.After(p.Now) && !l.wants(query.StatePending) {
-			return false // nothing else follows
+			return false // it is the last page
 		}
 		if time.Since(told) > pause {
 			l.showProgress("so far")
@@ -131,7 +138,7 @@ func (l *listing) run(ctx context.Context, s *schedule.Schedule, rdb redis.Unive
 		return printErr == nil
 	})
 	if printErr == nil {
-		printErr = l.table.flush() // else it would fail again with the same error
+		printErr = l.table.flush() // a second flush would fail with the same error
 	}
 	if ctx.Err() != nil && printErr == nil {
 		l.showProgress("and was interrupted")
@@ -145,12 +152,12 @@ func (l *listing) run(ctx context.Context, s *schedule.Schedule, rdb redis.Unive
 	return err
 }
 
-// wants tells whether timers in a state are to be listed.
+// wants reports whether to list timers in a state.
 func (l *listing) wants(s query.State) bool {
 	return len(l.states) == 0 || slices.Contains(l.states, string(s))
 }
 
-// sayWhatIsLeft says at the end if there are no timers, or may be others. more says that there are.
+// sayWhatIsLeft prints at the end that there are no timers, or may be others. more is set if there are.
 func (l *listing) sayWhatIsLeft(more bool) (err error) {
 	switch {
 	case l.found == 0 && !l.asJSON:
@@ -166,9 +173,9 @@ func (l *listing) sayWhatIsLeft(more bool) (err error) {
 	return err
 }
 
-// showProgress says how far the listing is.
+// showProgress shows the progress of the listing.
 func (l *listing) showProgress(how string) {
-	fmt.Fprintf(l.cmd.ErrOrStderr(), "timerd: looked at %d of %d timers %s", l.page.Looked, l.page.Total, how)
+	fmt.Fprintf(l.cmd.ErrOrStderr(), "timerd: searched %d of %d timers %s", l.page.Looked, l.page.Total, how)
 	if l.page.Looked > 0 {
 		fmt.Fprintf(l.cmd.ErrOrStderr(), ", up to %s", l.page.Until.UTC().Format(timeLayout))
 	}
@@ -203,7 +210,8 @@ func (l *listing) print(ctx context.Context, timers []query.Timer) error {
 				state += " beside"
 			}
 			payload := showPayload(p.Payload, status, l.table.screen.most())
-			cells := []cell{{text: view.DueAt}, wait, {text: state}, attemptCell(view.Attempt, 0), {text: view.Key}, {text: payload}}
+			cells := []cell{{text: view.DueAt}, wait, {text: state}, attemptCell(view.Attempt, 0), {text: view.Key},
+				{text: payload}}
 			if l.repeating {
 				cells = slices.Insert(cells, len(cells)-1, cell{text: view.Repeat})
 			}

@@ -5,8 +5,8 @@
 //	timerd doctor     check the servers and print what to fix
 //	timerd health     ask a running one whether it is ready
 //
-// and set, get, cancel, ls, forecast, watch and dead for a look at the timers. The exit code
-// is 0, 1 for a failure, or 2 for bad usage or configuration.
+// and set, get, cancel, ls, forecast, watch and dead for the timers themselves. The exit code is 0, 1 for a failure, or
+// 2 for bad usage or configuration.
 package main
 
 import (
@@ -28,17 +28,17 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
-	// A write to a closed pipe is to fail, not to end the program before its servers and files are cleared away.
+	// A write to a closed pipe must fail, and not end the program before it removes its servers and files.
 	signal.Ignore(syscall.SIGPIPE)
-	c, _ := config.Read(config.SectionLog) // each command reads it again, and tells its faults
+	c, _ := config.Read(config.SectionLog) // each command reads it again, and reports its faults
 	log := c.Log.NewLogger(os.Stderr)
-	slog.SetDefault(log) // with what libraries log by themselves
+	slog.SetDefault(log) // for libraries that log by themselves
 	redis.SetLogger(connect.RedisLogger{Logger: log})
 	os.Exit(run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// run runs a command and returns its exit code. The environment is the process's own. A command that writes to a closed
-// pipe on standard output ends, which is no failure: its reader has enough.
+// run runs a command and returns its exit code. The environment is the process's own. A closed pipe on standard output
+// ends the command without a failure: the reader has enough.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRoot()
 	root.SetArgs(args)
@@ -62,11 +62,11 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	return exitFailed
 }
 
-// complain says why the program ends. Where the log is JSON this is, too.
+// complain prints why the program ends, as JSON if the log is JSON.
 func complain(stderr io.Writer, err error) {
 	usage, isUsage := errors.AsType[*usageError](err)
 	faults, isConfig := errors.AsType[*config.Error](err)
-	c, _ := config.Read(config.SectionLog) // its own faults are in err, if anywhere
+	c, _ := config.Read(config.SectionLog) // its faults are in err already
 	log := c.Log.NewLogger(stderr)
 	switch {
 	case c.Log.JSON && isConfig:

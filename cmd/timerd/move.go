@@ -20,8 +20,8 @@ func newFire() *cobra.Command {
 		SuggestFor: []string{"trigger"},
 		Short:      "Fire a timer now",
 		Long: `Fire the pending timer of a key now, and a pending retry too. Its due time becomes now, so its event
-has a new id. If the timer repeats, its plan stays: a single firing is added, which is no
-occurrence. The exit code is 1 if there is no pending timer.
+has a new id. If the timer repeats, its plan stays: this adds a single firing, which is not
+an occurrence. The exit code is 1 if there is no pending timer.
 
 ` + keyHelp,
 		Example: "  timerd fire shop:order:timeout:42",
@@ -38,8 +38,8 @@ func newMove() *cobra.Command {
 		SuggestFor: []string{"reschedule", "delay", "postpone"},
 		Short:      "Move a timer to another due time",
 		Long: `Move the pending timer of a key to another due time, and a pending retry too. Payload, attempt and
-limit on lateness stay. If the timer repeats, the next occurrence alone moves; to a time that has
-passed, none does, and a single firing is added. The exit code is 1 if there is no pending timer.
+limit on lateness stay. If the timer repeats, only the next occurrence moves; to a time that has
+passed, none does: this adds a single firing. The exit code is 1 if there is no pending timer.
 
 ` + keyHelp + `
 DELAY is a duration from now (90s, 30d), an instant (2026-11-20T09:00:00Z) or @unix-ms.`,
@@ -64,7 +64,7 @@ func moveKey(cmd *cobra.Command, arg string, to admin.Moment) error {
 	return withKey(cmd, arg, func(ctx context.Context, rdb redis.UniversalClient, meant string) error {
 		key, err := keys.Parse(meant)
 		if err != nil {
-			return err // cannot happen: it is checked
+			return err // cannot happen: the key is checked
 		}
 		now, err := clockOf(ctx, rdb)
 		if err != nil {
@@ -82,7 +82,7 @@ func moveKey(cmd *cobra.Command, arg string, to admin.Moment) error {
 		warnIfUnattended(ctx, cmd, rdb)
 		text := "fires now"
 		if at.After(now) {
-			at = at.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond) // as the schedule rounds it
+			at = at.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond) // rounded like in the schedule
 			text = "is due at " + at.UTC().Format(timeLayout) + " (" + showWait(at.Sub(now)).text + ")"
 		}
 		_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s\n", name, text)
@@ -90,7 +90,7 @@ func moveKey(cmd *cobra.Command, arg string, to admin.Moment) error {
 	})
 }
 
-// whyNotMoved says why no timer was moved; nil if one was.
+// whyNotMoved returns the reason why no timer was moved; nil if one was.
 func whyNotMoved(m admin.Moved, name string) error {
 	switch {
 	case m.Moved > 0:

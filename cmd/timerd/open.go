@@ -23,13 +23,13 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// commandConfig reads the sections of the configuration that a command needs, and passes its warnings on.
+// commandConfig reads a command's sections of the configuration, and logs its warnings.
 func commandConfig(cmd *cobra.Command, sections config.Section) (config.Config, *slog.Logger, error) {
 	c, err := config.Read(sections | config.SectionLog)
 	return c, announce(cmd, c), err
 }
 
-// announce passes the warnings of a configuration on and returns its logger.
+// announce logs the warnings of a configuration and returns its logger.
 func announce(cmd *cobra.Command, c config.Config) *slog.Logger {
 	log := c.Log.NewLogger(cmd.ErrOrStderr())
 	for _, warning := range c.Warnings {
@@ -51,7 +51,7 @@ func openRedis(cmd *cobra.Command, c config.Config) (redis.UniversalClient, erro
 	return rdb, err
 }
 
-// withRedis calls f with a connection to Redis. What the function library refuses becomes a *usageError.
+// withRedis calls f with a connection to Redis. A refusal by the function library becomes a *usageError.
 func withRedis(cmd *cobra.Command, f func(context.Context, redis.UniversalClient) error) error {
 	c, _, err := commandConfig(cmd, config.SectionRedis)
 	if err != nil {
@@ -69,24 +69,25 @@ func withRedis(cmd *cobra.Command, f func(context.Context, redis.UniversalClient
 }
 
 const (
-	// presentWithin bounds how long a command waits for masters of a cluster that do not answer.
+	// presentWithin bounds a command's wait for silent masters of a cluster.
 	presentWithin = 2 * time.Second
-	// keyWithin bounds how long it waits for the one that has a key.
+	// keyWithin bounds its wait for the master with a key.
 	keyWithin = 3500 * time.Millisecond
-	// membersWithin bounds its question which timerds are alive.
+	// membersWithin bounds its look for living timerds.
 	membersWithin = time.Second
 )
 
-// withSchedule calls f with the schedule, and a connection to Redis. Masters of a cluster that do not answer are named on standard
-// error, the schedule is without them, and the exit code is 1.
+// withSchedule calls f with the schedule, and a connection to Redis. It names silent masters of a cluster on standard
+// error, leaves them out of the schedule, and makes the exit code 1.
 func withSchedule(cmd *cobra.Command, f func(context.Context, *schedule.Schedule, redis.UniversalClient) error) error {
 	return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
 		return passingOver(ctx, cmd, rdb, func(s *schedule.Schedule) error { return f(ctx, s, rdb) })
 	})
 }
 
-// passingOver is withSchedule over a connection that there is.
-func passingOver(ctx context.Context, cmd *cobra.Command, rdb redis.UniversalClient, f func(*schedule.Schedule) error) error {
+// passingOver is like withSchedule, but uses an existing connection.
+func passingOver(ctx context.Context, cmd *cobra.Command, rdb redis.UniversalClient,
+	f func(*schedule.Schedule) error) error {
 	s := schedule.New(rdb, schedule.DefaultMaxPayload)
 	away, err := s.PassOver(ctx, presentWithin)
 	if err != nil {
@@ -101,9 +102,10 @@ func passingOver(ctx context.Context, cmd *cobra.Command, rdb redis.UniversalCli
 	return err
 }
 
-// withKey calls f with a connection to Redis and the key that the argument KEY means. Of a cluster only the master with the key
-// matters: if it does not answer in time, the error names it.
-func withKey(cmd *cobra.Command, arg string, f func(ctx context.Context, rdb redis.UniversalClient, key string) error) error {
+// withKey calls f with a connection to Redis and the key meant by the argument KEY. Of a cluster only the master with
+// the key matters: if it does not answer in time, the error names it.
+func withKey(cmd *cobra.Command, arg string, f func(ctx context.Context, rdb redis.UniversalClient,
+	key string) error) error {
 	return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
 		within, cancel := context.WithTimeout(ctx, keyWithin)
 		defer cancel()
@@ -120,12 +122,13 @@ func withKey(cmd *cobra.Command, arg string, f func(ctx context.Context, rdb red
 	})
 }
 
-// keyMeant returns the key that the argument KEY means: as it is in Redis, or as timerd prints it, with %XX. It is taken as printed
-// if only the key that it then stands for has a timer. If both keys have one, the error says how to write each.
+// keyMeant returns the key meant by the argument KEY: as in Redis, or as printed by timerd, with %XX. It decodes %XX
+// only if the decoded key has a timer and the plain key has none. If both keys have one, the error names the spelling
+// of each.
 func keyMeant(ctx context.Context, rdb redis.UniversalClient, arg string) (string, error) {
 	printed, err := keys.DecodeText(arg)
 	if err != nil || printed == arg || keys.EncodeText(printed) != arg {
-		return arg, nil //nolint:nilerr // a key need not be written as timerd prints it
+		return arg, nil //nolint:nilerr // a key may be written in another way than timerd prints it
 	}
 	timers := client.New(rdb)
 	_, found, err := timers.Get(ctx, printed)
@@ -134,15 +137,18 @@ func keyMeant(ctx context.Context, rdb redis.UniversalClient, arg string) (strin
 	}
 	_, both, err := timers.Get(ctx, arg)
 	if both {
-		return "", fmt.Errorf("KEY %q may mean two timers: write %q for the one with this key in Redis, and for the other its key as it is in Redis, %q",
+		return "", fmt.Errorf(
+			"KEY %q may mean two timers: write %q for the one with this key in Redis, and for the other its key as "+
+				"it is in Redis, %q",
 			arg, keys.EncodeText(arg), printed)
 	}
 	return printed, err
 }
 
-// warnIfUnattended says on standard error if no timerd is alive that serves the schedule, or none that serves one of some namespaces.
-// If that is not known, it is silent: the command itself has worked.
-func warnIfUnattended(ctx context.Context, cmd *cobra.Command, rdb redis.UniversalClient, namespaces ...keys.Namespace) {
+// warnIfUnattended warns on standard error if no living timerd serves the schedule, or if none serves one of the given
+// namespaces. It prints nothing if that is unknown, because the command itself has worked.
+func warnIfUnattended(ctx context.Context, cmd *cobra.Command, rdb redis.UniversalClient,
+	namespaces ...keys.Namespace) {
 	within, cancel := context.WithTimeout(ctx, membersWithin)
 	defer cancel()
 	s := schedule.New(rdb, schedule.DefaultMaxPayload)
@@ -168,9 +174,10 @@ func warnIfUnattended(ctx context.Context, cmd *cobra.Command, rdb redis.Univers
 	}
 }
 
-// withJetStream reads the sections of the configuration, connects a client command to NATS and calls f; to an embedded
-// server it connects where that listens.
-func withJetStream(cmd *cobra.Command, sections config.Section, f func(jetstream.JetStream, config.Config) error) error {
+// withJetStream reads the sections of the configuration, connects a client command to NATS and calls f; it connects to
+// an embedded server at its address.
+func withJetStream(cmd *cobra.Command, sections config.Section,
+	f func(jetstream.JetStream, config.Config) error) error {
 	c, log, err := commandConfig(cmd, sections)
 	if err != nil {
 		return err
@@ -195,7 +202,7 @@ func instantOf(ctx context.Context, m admin.Moment, rdb redis.UniversalClient) (
 	return m.From(now), err
 }
 
-// clockOf returns what the clock of Redis shows: in a cluster that of the first master that answers.
+// clockOf returns the time of Redis's clock; in a cluster it is the clock of the first master that answers.
 func clockOf(ctx context.Context, rdb redis.UniversalClient) (time.Time, error) {
 	return schedule.New(rdb, schedule.DefaultMaxPayload).Clock(ctx)
 }
@@ -207,7 +214,7 @@ func withHolds(cmd *cobra.Command, f func(ctx context.Context, h *admin.Holds, r
 	})
 }
 
-// explainMode says what to set where Redis is organised in another way than timerd is told.
+// explainMode adds the right setting to an error about another mode of Redis than configured.
 func explainMode(err error) error {
 	if errors.Is(err, schedule.ErrClusterNode) {
 		return fmt.Errorf("%w: set TIMERD_REDIS_MODE=cluster", err)

@@ -12,7 +12,8 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// pastOf returns what the streams know of a key without a timer, and the command that shows more; "" if NATS cannot be asked.
+// pastOf returns a sentence about the last event of a key without a timer, with the command that shows more; "" if NATS
+// does not answer.
 func pastOf(ctx context.Context, key keys.Key) string {
 	c, err := config.Read(config.SectionNATS)
 	if err != nil {
@@ -31,16 +32,19 @@ func pastOf(ctx context.Context, key keys.Key) string {
 		case r.Fault != "":
 		case r.Kind == keys.Fired:
 			hours := int(time.Since(r.Stored).Hours()) + 1
-			return fmt.Sprintf("it last fired at %s, attempt %d: timerd watch %s --since %dh", r.Stored.UTC().Format(timeLayout), r.Event.Attempt, namespace, hours)
+			return fmt.Sprintf("it last fired at %s, attempt %d: timerd watch %s --since %dh",
+				r.Stored.UTC().Format(timeLayout), r.Event.Attempt, namespace, hours)
 		case r.Kind == keys.Dead:
-			return fmt.Sprintf("it became a dead letter at %s: timerd dead ls %s", r.Stored.UTC().Format(timeLayout), namespace)
+			return fmt.Sprintf("it became a dead letter at %s: timerd dead ls %s", r.Stored.UTC().Format(timeLayout),
+				namespace)
 		}
 	}
 	switch {
 	case err != nil:
 		return ""
 	case page.Place != "":
-		return fmt.Sprintf("no event of it is in stream %s since %s", c.NATS.Streams.FiredStream(), page.Since.UTC().Format(timeLayout))
+		return fmt.Sprintf("no event of it is in stream %s since %s", c.NATS.Streams.FiredStream(),
+			page.Since.UTC().Format(timeLayout))
 	}
 	return fmt.Sprintf("no event of it is in stream %s: it was cancelled, or never set", c.NATS.Streams.FiredStream())
 }

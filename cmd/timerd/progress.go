@@ -9,18 +9,18 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// progressAfter is how long a command says nothing of how far it is, progressPause for how long what it says stays.
+// progressAfter is the time before a command shows its progress, and progressPause the interval of changes.
 const (
 	progressAfter = 500 * time.Millisecond
 	progressPause = 100 * time.Millisecond
 )
 
-// progress says on a terminal how far a command is, in one line that is written over. Elsewhere it says nothing.
+// progress shows a command's progress on a terminal, in one line that is overwritten. Elsewhere it shows nothing.
 type progress struct {
-	w     io.Writer // nil: it says nothing
+	w     io.Writer // nil: it shows nothing
 	width int       // columns; 0 for any number
-	next  time.Time // when it is to say something again
-	shown int       // columns that it has written to
+	next  time.Time // time of the next change
+	shown int       // columns in use
 }
 
 // progressOf returns the progress of a command that begins now, on its standard error.
@@ -32,7 +32,7 @@ func progressOf(cmd *cobra.Command) *progress {
 	return p
 }
 
-// show says how far the command is, unless it has just done so.
+// show shows the progress, unless it did so within progressPause.
 func (p *progress) show(format string, args ...any) {
 	if p.w == nil || time.Now().Before(p.next) {
 		return
@@ -40,12 +40,12 @@ func (p *progress) show(format string, args ...any) {
 	p.next = time.Now().Add(progressPause)
 	text := "timerd: " + fmt.Sprintf(format, args...)
 	if p.width > 0 {
-		text = cutText(text, p.width-1, false) // so that the terminal begins no new line
+		text = cutText(text, p.width-1, false) // short enough to stay in one line
 	}
 	p.write(text)
 }
 
-// clear takes away what was said. It is to be called before anything else is written.
+// clear removes the line. Call it before writing anything else.
 func (p *progress) clear() {
 	if p.shown > 0 {
 		p.write("")
@@ -53,7 +53,7 @@ func (p *progress) clear() {
 	}
 }
 
-// write writes a text over the one before.
+// write overwrites the last text.
 func (p *progress) write(text string) {
 	width := textWidth(text)
 	fmt.Fprint(p.w, "\r"+text+strings.Repeat(" ", max(p.shown-width, 0)))

@@ -15,7 +15,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// shownOccurrences is how many of the next occurrences repeat prints.
+// shownOccurrences is the number of next occurrences printed.
 const shownOccurrences = 5
 
 // repeatFlags are the flags of timerd repeat.
@@ -31,7 +31,7 @@ func newRepeat() *cobra.Command {
 	var f repeatFlags
 	cmd := &cobra.Command{
 		Use:   "repeat KEY {--every INTERVAL | --cron EXPR} [PAYLOAD]",
-		Short: "Set a timer that repeats, or show when it would be due",
+		Short: "Set a repeating timer, or show its due times",
 		Long: `Set a timer that fires again and again, until it is cancelled or its key is deleted. It replaces the
 pending timer of the key.
 
@@ -41,8 +41,8 @@ cron expressions, and timerd repeat next tries one. A running timerd computes th
 within milliseconds; if none runs, the next one to start does.
 PAYLOAD is the payload of each event; - reads it from standard input.
 
-Occurrences missed while no timerd ran are skipped, except the one that was pending, and those that
---catch-up includes.`,
+Occurrences missed while no timerd ran are skipped, except the pending one, and the ones within
+--catch-up.`,
 		Example: `  timerd repeat shop:stock:count:1 --every 5m
   timerd repeat shop:report:daily:1 --cron '0 9 * * 1-5' --tz Europe/Berlin '{"to":"sales"}'
   timerd repeat next '0 9 * * 1-5' --tz Europe/Berlin`,
@@ -52,9 +52,10 @@ Occurrences missed while no timerd ran are skipped, except the one that was pend
 	cmd.Flags().Var(&f.every, "every", "fire each `INTERVAL`: 30s, 5m, 1d; at least 100ms")
 	cmd.Flags().StringVar(&f.cron, "cron", "", "fire by a cron `EXPR`ession")
 	cmd.Flags().StringVar(&f.zone, "tz", "", "the `ZONE` of a cron expression, such as Europe/Berlin; default: UTC")
-	cmd.Flags().StringVar(&f.from, "from", "", "begin at `T`: an instant (2026-11-20T09:00:00Z), @unix-ms or a duration from now; default: now")
-	cmd.Flags().StringVar(&f.until, "until", "", "end at `T`, the last moment at which it may be due")
-	cmd.Flags().IntVar(&f.times, "times", 0, "how often it fires in all; 0: no limit")
+	cmd.Flags().StringVar(&f.from, "from", "",
+		"begin at `T`: an instant (2026-11-20T09:00:00Z), @unix-ms or a duration from now; default: now")
+	cmd.Flags().StringVar(&f.until, "until", "", "end at `T`, the last possible due time")
+	cmd.Flags().IntVar(&f.times, "times", 0, "number of firings in all; 0: no limit")
 	cmd.Flags().Var(&f.catchUp, "catch-up", "also fire occurrences missed in the last `DURATION`; default: none")
 	f.set.addConditions(cmd)
 	cmd.Flags().BoolVar(&f.set.asJSON, "json", false, "print a line of JSON for each of the next occurrences")
@@ -129,14 +130,14 @@ func (f *repeatFlags) run(cmd *cobra.Command, args []string) error {
 	})
 }
 
-// spec returns what --every or --cron says.
+// spec returns the rhythm of --every or --cron.
 func (f *repeatFlags) spec(cmd *cobra.Command) (spec cron.Spec, err error) {
 	every := cmd.Flags().Changed("every")
 	switch {
 	case every == cmd.Flags().Changed("cron"):
 		return spec, usagef(cmd, "want either --every INTERVAL or --cron EXPR")
 	case every && f.zone != "":
-		return spec, usagef(cmd, "--tz is for --cron alone")
+		return spec, usagef(cmd, "--tz goes with --cron only")
 	case every:
 		spec, err = cron.Every(time.Duration(f.every))
 	default:
@@ -148,7 +149,7 @@ func (f *repeatFlags) spec(cmd *cobra.Command) (spec cron.Spec, err error) {
 	return spec, nil
 }
 
-// repetition is spec as the client takes it.
+// repetition returns spec for the client.
 func (f *repeatFlags) repetition() client.Repetition {
 	if f.cron == "" {
 		return client.Every(time.Duration(f.every))
@@ -156,7 +157,7 @@ func (f *repeatFlags) repetition() client.Repetition {
 	return client.Cron(f.cron, f.zone)
 }
 
-// conditions returns the options that are no times.
+// conditions returns the options other than times.
 func (f *repeatFlags) conditions(cmd *cobra.Command) ([]client.SetOption, error) {
 	options, err := f.set.conditions(cmd)
 	if f.times > 0 {

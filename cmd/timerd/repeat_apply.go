@@ -32,15 +32,15 @@ is printed with its line, and nothing is changed.
       tz: Europe/Berlin              # of cron; UTC by default
       payload: {to: sales}           # a text as it is, anything else as JSON
       from: 2026-12-01T00:00:00Z     # no occurrence is due before
-      until: 2027-11-30T00:00:00Z    # the last moment at which it may be due
-      times: 100                     # how often it fires in all
+      until: 2027-11-30T00:00:00Z    # the last possible due time
+      times: 100                     # firings in all
       catchup: 1d                    # also fire occurrences missed in the last day
-      late: 1h                       # how late it may fire
+      late: 1h                       # limit on lateness
       drop_late: true                # later: drop it, without a dead letter
 
 A changed repetition counts from 1 again; an unchanged interval keeps its due times. Timers that are
-not in the file are left alone, unless --prune NAMESPACE is given: then those that repeat in the
-namespace are cancelled, with their retries.
+not in the file stay, unless --prune NAMESPACE is given: then repeating timers of the namespace that
+are not in the file are cancelled, with their retries.
 
 ` + namespaceHelp,
 		Example: `  timerd repeat apply -f repeats.yaml --dry-run
@@ -57,7 +57,7 @@ namespace are cancelled, with their retries.
 		},
 	}
 	cmd.Flags().StringVarP(&a.file, "file", "f", "", "the `FILE`; - reads standard input")
-	cmd.Flags().StringVar(&a.prune, "prune", "", "cancel timers that repeat in a `NAMESPACE` and are not in the file")
+	cmd.Flags().StringVar(&a.prune, "prune", "", "cancel repeating timers of a `NAMESPACE` that are not in the file")
 	cmd.Flags().BoolVar(&a.dryRun, "dry-run", false, "only show what would change")
 	return cmd
 }
@@ -119,7 +119,7 @@ func (a *repeatApply) read() ([]byte, error) {
 	return text, err
 }
 
-// refuse tells the faults of the file, and ends the command.
+// refuse prints the faults of the file, and ends the command.
 func (a *repeatApply) refuse(faults yamlfile.Faults) error {
 	for _, f := range faults {
 		fmt.Fprintf(a.cmd.ErrOrStderr(), "timerd: %s: %s\n", a.file, f)
@@ -128,7 +128,7 @@ func (a *repeatApply) refuse(faults yamlfile.Faults) error {
 	return exitCode(exitUsage)
 }
 
-// carryOut prints what changes, changes it, and prints what came of it.
+// carryOut prints the changes, makes them, and prints the results.
 func (a *repeatApply) carryOut(ctx context.Context, repeats *admin.Repeats, plan *admin.Plan) error {
 	out, errs := a.cmd.OutOrStdout(), a.cmd.ErrOrStderr()
 	_, printErr := io.WriteString(out, planText(plan))
@@ -137,7 +137,8 @@ func (a *repeatApply) carryOut(ctx context.Context, repeats *admin.Repeats, plan
 		rest += fmt.Sprintf(", %d over", n)
 	}
 	if a.dryRun {
-		_, err := fmt.Fprintf(out, "%d to add, %d to change, %d to remove, %s\n", plan.Count(admin.ToAdd), plan.Count(admin.ToChange), plan.Count(admin.ToRemove), rest)
+		_, err := fmt.Fprintf(out, "%d to add, %d to change, %d to remove, %s\n", plan.Count(admin.ToAdd),
+			plan.Count(admin.ToChange), plan.Count(admin.ToRemove), rest)
 		return err
 	}
 	refused := 0
@@ -149,7 +150,8 @@ func (a *repeatApply) carryOut(ctx context.Context, repeats *admin.Repeats, plan
 		for i, key := range done.Late {
 			done.Late[i] = keys.EncodeText(key)
 		}
-		fmt.Fprintf(errs, "timerd: removed while an occurrence was on its way, which may still arrive: %s\n", strings.Join(done.Late, ", "))
+		fmt.Fprintf(errs, "timerd: removed while an occurrence was on its way, which may still arrive: %s\n",
+			strings.Join(done.Late, ", "))
 	}
 	said := fmt.Sprintf("%d added, %d changed, %d removed, %s", done.Added, done.Changed, done.Removed, rest)
 	if refused > 0 {

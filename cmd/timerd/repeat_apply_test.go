@@ -37,11 +37,12 @@ func whatRepeats(t *testing.T, rdb redis.UniversalClient) string {
 	return fmt.Sprint(found)
 }
 
-// withoutTimes replaces what depends on when a test runs.
+// withoutTimes replaces the parts that depend on the time of the test.
 func withoutTimes(text string) string {
 	return regexp.MustCompile(`(?m)(next +).*$|\d{4}-\d\d-\d\dT[\d:.]+Z`).ReplaceAllString(text, "${1}<time>")
 }
 
+// repeat apply shows its changes, asks, and makes the timers those of the file.
 func TestRepeatApply(t *testing.T) {
 	testenv.NoLeaks(t)
 	rdb := startRedis(t).Client()
@@ -68,20 +69,23 @@ func TestRepeatApply(t *testing.T) {
     next     <time>
 `
 	file := repeats(t, first)
-	if out := withoutTimes(ok(t, "repeat", "apply", "-f", file, "--dry-run")); out != added+"3 to add, 0 to change, 0 to remove, 0 unchanged\n" {
+	if out := withoutTimes(ok(t, "repeat", "apply", "-f", file,
+		"--dry-run")); out != added+"3 to add, 0 to change, 0 to remove, 0 unchanged\n" {
 		t.Errorf("--dry-run:\n%s", out)
 	}
 	if got := whatRepeats(t, rdb); got != "[]" {
 		t.Errorf("--dry-run has set %s", got)
 	}
-	if out := withoutTimes(ok(t, "repeat", "apply", "-f", file)); out != added+"3 added, 0 changed, 0 removed, 0 unchanged\n" {
+	if out := withoutTimes(
+		ok(t, "repeat", "apply", "-f", file)); out != added+"3 added, 0 changed, 0 removed, 0 unchanged\n" {
 		t.Errorf("the first time:\n%s", out)
 	}
 	set := whatRepeats(t, rdb)
 	if err := rdb.PExpire(t.Context(), "shop:old:job:1", 2*time.Hour).Err(); err != nil { // which moves one occurrence
 		t.Fatal(err)
 	}
-	if out := ok(t, "repeat", "apply", "-f", file, "--prune", "shop"); out != "0 added, 0 changed, 0 removed, 3 unchanged\n" {
+	if out := ok(t, "repeat", "apply", "-f", file, "--prune",
+		"shop"); out != "0 added, 0 changed, 0 removed, 3 unchanged\n" {
 		t.Errorf("again:\n%s", out)
 	}
 	if got := whatRepeats(t, rdb); got != set {
@@ -90,7 +94,8 @@ func TestRepeatApply(t *testing.T) {
 	if ttl := rdb.PTTL(t.Context(), "shop:old:job:1").Val(); ttl < time.Hour {
 		t.Errorf("again: the occurrence that was moved is due in %v", ttl)
 	}
-	if out := ok(t, "get", "shop:report:daily:1", "--json"); !strings.Contains(out, `"repeat":"cron 0 9 * * 1-5 Europe/Berlin","occurrence":1`) || !strings.Contains(out, `"late":3600000,`) {
+	if out := ok(t, "get", "shop:report:daily:1", "--json"); !strings.Contains(out,
+		`"repeat":"cron 0 9 * * 1-5 Europe/Berlin","occurrence":1`) || !strings.Contains(out, `"late":3600000,`) {
 		t.Errorf("the daily one: %s", out)
 	}
 
@@ -120,41 +125,48 @@ func TestRepeatApply(t *testing.T) {
 ` {
 		t.Errorf("--dry-run of a change:\n%s", out)
 	}
-	if out := withoutTimes(ok(t, "repeat", "apply", "--file", file)); out != changed+"1 added, 1 changed, 0 removed, 1 unchanged\n" {
+	if out := withoutTimes(ok(t, "repeat", "apply", "--file",
+		file)); out != changed+"1 added, 1 changed, 0 removed, 1 unchanged\n" {
 		t.Errorf("a change:\n%s", out)
 	}
 	if now := rdb.PExpireTime(t.Context(), "shop:stock:count:1").Val(); now != due {
 		t.Errorf("the one that has changed is due at %v, want %v as before", now, due)
 	}
 	code, out, errs := timerd(t, second, "repeat", "apply", "-f", "-", "--prune", "shop:*")
-	if code != exitOK || errs != "" || out != "- shop:old:job:1\n    repeat   every 1h0m0s\n0 added, 0 changed, 1 removed, 3 unchanged\n" {
+	if code != exitOK || errs != "" ||
+		out != "- shop:old:job:1\n    repeat   every 1h0m0s\n0 added, 0 changed, 1 removed, 3 unchanged\n" {
 		t.Errorf("--prune: %d\n%s%s", code, out, errs)
 	}
 	if n := rdb.Exists(t.Context(), "shop:old:job:1", "shop:old:job:2", "pay:old:job:1").Val(); n != 2 {
 		t.Errorf("%d keys are there, want the single timer and that of another app", n)
 	}
-	if out := ok(t, "repeat", "apply", "-f", repeats(t, "repeat: []"), "--prune", "shop"); !strings.HasSuffix(out, "0 added, 0 changed, 3 removed, 0 unchanged\n") {
+	if out := ok(t, "repeat", "apply", "-f", repeats(t, "repeat: []"), "--prune", "shop"); !strings.HasSuffix(out,
+		"0 added, 0 changed, 3 removed, 0 unchanged\n") {
 		t.Errorf("an empty list:\n%s", out)
 	}
-	if got := whatRepeats(t, rdb); !strings.HasPrefix(got, "[{") || !strings.HasSuffix(got, "pay:old:job:1}]") || strings.Count(got, "}") != 1 {
+	if got := whatRepeats(t, rdb); !strings.HasPrefix(got, "[{") || !strings.HasSuffix(got, "pay:old:job:1}]") ||
+		strings.Count(got, "}") != 1 {
 		t.Errorf("there is %s, want that of the other app alone", got)
 	}
 }
 
-// However an entry is written, Redis has it as the file says: the second time nothing changes, and nothing either once a timerd
-// has planned what is to be planned.
+// In any spelling, an entry gets into Redis as the file has it: applied a second time it changes nothing, also after a
+// timerd's planning.
 func TestRepeatApplyIsIdempotent(t *testing.T) {
 	testenv.NoLeaks(t)
 	server := startRedis(t)
 	rdb := server.Client()
 	entries := []string{
 		"every: 100ms", "every: 1500ms", "every: 25h1m1.001s", "every: 3650d", "every: 60000ms",
-		"cron: '  0   9 * jan mon-fri '", "cron: '@Daily'", "cron: 0 9 * * 5#2", "cron: 15 30 9 L * *", "cron: '*/15,3 0-5/2 1,15 FEB *'",
-		"cron: '@hourly'\n  tz: UTC", "cron: '@hourly'\n  tz: Etc/UTC", "cron: 0 0 * * 7\n  tz: America/Argentina/Buenos_Aires",
+		"cron: '  0   9 * jan mon-fri '", "cron: '@Daily'", "cron: 0 9 * * 5#2", "cron: 15 30 9 L * *",
+		"cron: '*/15,3 0-5/2 1,15 FEB *'",
+		"cron: '@hourly'\n  tz: UTC", "cron: '@hourly'\n  tz: Etc/UTC",
+		"cron: 0 0 * * 7\n  tz: America/Argentina/Buenos_Aires",
 		"every: 1s\n  late: 0", "every: 1s\n  late: 0\n  drop_late: true", "every: 1s\n  late: 1d\n  drop_late: false",
 		"every: 1s\n  from: 2020-01-01T00:00:00.0005Z\n  until: 9999-12-31T23:59:59.9999Z", "every: 1h\n  from: '@1'",
 		"cron: '@yearly'\n  from: 2030-06-01T00:00:00+02:00\n  times: 2147483647\n  catchup: 3650d",
-		"every: 1h\n  payload: ''", "every: 1h\n  payload: 'a:;R=1:b'", "every: 1h\n  payload: !!binary AAECAw==", "every: 1h\n  payload: \"\\xff\\0\"",
+		"every: 1h\n  payload: ''", "every: 1h\n  payload: 'a:;R=1:b'", "every: 1h\n  payload: !!binary AAECAw==",
+		"every: 1h\n  payload: \"\\xff\\0\"",
 	}
 	var text strings.Builder
 	text.WriteString("repeat:\n")
@@ -162,7 +174,8 @@ func TestRepeatApplyIsIdempotent(t *testing.T) {
 		fmt.Fprintf(&text, "- key: 'a:b:c:%d'\n  %s\n", i, e)
 	}
 	file := repeats(t, text.String())
-	if out := ok(t, "repeat", "apply", "-f", file); !strings.HasSuffix(out, fmt.Sprintf("\n%d added, 0 changed, 0 removed, 0 unchanged\n", len(entries))) {
+	if out := ok(t, "repeat", "apply", "-f", file); !strings.HasSuffix(out,
+		fmt.Sprintf("\n%d added, 0 changed, 0 removed, 0 unchanged\n", len(entries))) {
 		t.Fatal(out)
 	}
 	want := fmt.Sprintf("0 added, 0 changed, 0 removed, %d unchanged\n", len(entries))
@@ -174,7 +187,8 @@ func TestRepeatApplyIsIdempotent(t *testing.T) {
 		t.Fatal(err)
 	}
 	testenv.Eventually(t, patience, func() bool {
-		if claimed := nodes[0].Claim(t.Context(), []schedule.ClaimRequest{{Partition: keys.Single}}, time.Hour)[0]; claimed.Err != nil {
+		if claimed := nodes[0].Claim(t.Context(), []schedule.ClaimRequest{{Partition: keys.Single}},
+			time.Hour)[0]; claimed.Err != nil {
 			t.Fatal(claimed.Err)
 		}
 		n, err := rdb.ZCount(t.Context(), keys.Single.Repeat(), "-inf", "(0").Result()
@@ -185,7 +199,8 @@ func TestRepeatApplyIsIdempotent(t *testing.T) {
 	}
 }
 
-// An occurrence that is on its way, or held, is no reason to set a repetition again. It may still arrive after a removal.
+// An occurrence that is on its way, or held, is no reason to set a repetition again. It may still arrive after a
+// removal.
 func TestRepeatApplyDuringAnOccurrence(t *testing.T) {
 	testenv.NoLeaks(t)
 	server := startRedis(t)
@@ -201,7 +216,8 @@ func TestRepeatApplyDuringAnOccurrence(t *testing.T) {
 		now, err := rdb.Time(t.Context()).Result()
 		return err == nil && now.UnixMilli() > due.Milliseconds()
 	}, "it to be due")
-	if claimed := nodes[0].Claim(t.Context(), []schedule.ClaimRequest{{Partition: keys.Single}}, time.Hour)[0]; claimed.Err != nil || len(claimed.Firings) != 1 {
+	if claimed := nodes[0].Claim(t.Context(), []schedule.ClaimRequest{{Partition: keys.Single}},
+		time.Hour)[0]; claimed.Err != nil || len(claimed.Firings) != 1 {
 		t.Fatalf("%+v", claimed)
 	}
 	if out := ok(t, "repeat", "apply", "-f", file); out != "0 added, 0 changed, 0 removed, 1 unchanged\n" {
@@ -217,19 +233,22 @@ func TestRepeatApplyDuringAnOccurrence(t *testing.T) {
 	}
 }
 
-// A file with faults changes nothing; what Redis refuses hinders no other.
+// A file with faults changes nothing; a refusal of Redis does not stop the other changes.
 func TestRepeatApplyRefuses(t *testing.T) {
 	testenv.NoLeaks(t)
 	rdb := startRedis(t).Client() // takes payloads of up to 1,000 bytes
 	for text, want := range map[string]string{
-		"repeat:\n- {key: 'a:b:c:d', every: 1h}\n- {key: 'a:b:c', every: 1s, tz: UTC}\n- {}": `line 3: key: "a:b:c": ` + `|line 3: tz: goes with cron|line 4: key is missing|line 4: want either every or cron`,
-		"repeat:\n- {key: 'a:b:c:d', every: 1h}\n- {key: 'a:b:c:e', cron: 0 0 30 2 *}\n":     "line 3: cron: no such time in the eight years after 20",
+		"repeat:\n- {key: 'a:b:c:d', every: 1h}\n- {key: 'a:b:c', every: 1s, tz: UTC}\n- {}": `line 3: key: "a:b:c": ` +
+			`|line 3: tz: goes with cron|line 4: key is missing|line 4: want either every or cron`,
+		"repeat:\n- {key: 'a:b:c:d', every: 1h}\n- {key: 'a:b:c:e', cron: 0 0 30 2 *}\n": "line 3: cron: no " +
+			"occurrence in the eight years after 20",
 	} {
 		file := repeats(t, text)
 		code, out, errs := timerd(t, "", "repeat", "apply", "-f", file)
 		lines := strings.Split(strings.TrimSuffix(errs, "\n"), "\n")
 		faults := strings.Split(want, "|")
-		if code != exitUsage || out != "" || len(lines) != len(faults)+1 || lines[len(lines)-1] != "timerd: nothing was changed" {
+		if code != exitUsage || out != "" || len(lines) != len(faults)+1 ||
+			lines[len(lines)-1] != "timerd: nothing was changed" {
 			t.Errorf("%s: %d\n%s%s", text, code, out, errs)
 			continue
 		}
@@ -242,13 +261,17 @@ func TestRepeatApplyRefuses(t *testing.T) {
 	if got := whatRepeats(t, rdb); got != "[]" {
 		t.Errorf("a file with faults has set %s", got)
 	}
-	text := fmt.Sprintf("repeat:\n- {key: 'a:b:c:d', every: 1h, payload: %s}\n- {key: 'a:b:c:e', every: 1h}\n", strings.Repeat("x", 1001))
+	text := fmt.Sprintf("repeat:\n- {key: 'a:b:c:d', every: 1h, payload: %s}\n- {key: 'a:b:c:e', every: 1h}\n",
+		strings.Repeat("x", 1001))
 	code, out, errs := timerd(t, text, "repeat", "apply", "-f", "-")
-	if code != exitFailed || !strings.HasSuffix(out, "\n1 added, 0 changed, 0 removed, 0 unchanged, 1 refused\n") || !strings.HasPrefix(errs, "timerd: -: line 2: ") || !strings.Contains(errs, "1001 bytes") {
+	if code != exitFailed || !strings.HasSuffix(out, "\n1 added, 0 changed, 0 removed, 0 unchanged, 1 refused\n") ||
+		!strings.HasPrefix(errs, "timerd: -: line 2: ") || !strings.Contains(errs, "1001 bytes") {
 		t.Errorf("a payload that is too large: %d\n%s%s", code, out, errs)
 	}
-	if out := ok(t, "repeat", "apply", "-f", repeats(t, "repeat:\n- {key: 'a:b:c:f', every: 1h, until: 2026-01-01T00:00:00Z}\n")); out != "0 added, 0 changed, 0 removed, 0 unchanged, 1 over\n" {
-		t.Errorf("what is over:\n%s", out)
+	over := repeats(t, "repeat:\n- {key: 'a:b:c:f', every: 1h, until: 2026-01-01T00:00:00Z}\n")
+	out = ok(t, "repeat", "apply", "-f", over)
+	if out != "0 added, 0 changed, 0 removed, 0 unchanged, 1 over\n" {
+		t.Errorf("a repetition that is over:\n%s", out)
 	}
 
 	for args, want := range map[string]string{
@@ -263,14 +286,17 @@ func TestRepeatApplyRefuses(t *testing.T) {
 			t.Errorf("timerd %s: %d %s\nwant %s", args, code, errs, want)
 		}
 	}
-	if code, _, errs := timerd(t, "", "repeat", "apply", "-f", "/nonexistent"); code != exitFailed || !strings.Contains(errs, "--file: open /nonexistent: ") {
+	if code, _, errs := timerd(t, "", "repeat", "apply", "-f", "/nonexistent"); code != exitFailed ||
+		!strings.Contains(errs, "--file: open /nonexistent: ") {
 		t.Errorf("no file: %d %s", code, errs)
 	}
 	if err := rdb.FunctionFlush(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
 	code, out, errs = timerd(t, "repeat:\n- {key: 'a:b:c:g', every: 1h}", "repeat", "apply", "-f", "-")
-	if code != exitFailed || !strings.HasSuffix(out, "0 added, 0 changed, 0 removed, 0 unchanged\n") || !strings.Contains(errs, "function library is not in this Redis") || !strings.Contains(errs, "apply the file again") {
+	if code != exitFailed || !strings.HasSuffix(out, "0 added, 0 changed, 0 removed, 0 unchanged\n") ||
+		!strings.Contains(errs, "function library is not in this Redis") ||
+		!strings.Contains(errs, "apply the file again") {
 		t.Errorf("without the library: %d\n%s%s", code, out, errs)
 	}
 }
@@ -291,13 +317,15 @@ func TestRepeatApplyIsInterrupted(t *testing.T) {
 	var out, errs testenv.Output
 	ended := make(chan int, 1)
 	go func() { ended <- run(ctx, []string{"repeat", "apply", "-f", file}, strings.NewReader(""), &out, &errs) }()
-	testenv.Eventually(t, patience, func() bool { return rdb.ZCard(t.Context(), keys.Single.Repeat()).Val() > 0 }, "the first one to be set")
+	testenv.Eventually(t, patience, func() bool { return rdb.ZCard(t.Context(), keys.Single.Repeat()).Val() > 0 },
+		"the first one to be set")
 	cancel()
 	set := 0
 	if code := <-ended; code == exitOK {
 		t.Logf("all were set before the interruption")
 		set = n
-	} else if _, err := fmt.Sscanf(out.String()[strings.LastIndex(strings.TrimSpace(out.String()), "\n")+1:], "%d added", &set); err != nil ||
+	} else if _, err := fmt.Sscanf(out.String()[strings.LastIndex(strings.TrimSpace(out.String()), "\n")+1:],
+		"%d added", &set); err != nil ||
 		!strings.Contains(errs.String(), "interrupted: apply the file again for the rest") {
 		t.Fatalf("exit code %d: %v\n%s", code, err, &errs)
 	}
@@ -305,7 +333,8 @@ func TestRepeatApplyIsInterrupted(t *testing.T) {
 	if got != set && got != set+1 { // the last reply may be lost
 		t.Errorf("%d are set, and it says %d", got, set)
 	}
-	if out := ok(t, "repeat", "apply", "-f", file); !strings.HasSuffix(out, fmt.Sprintf("%d added, 0 changed, 0 removed, %d unchanged\n", n-got, got)) {
+	if out := ok(t, "repeat", "apply", "-f", file); !strings.HasSuffix(out,
+		fmt.Sprintf("%d added, 0 changed, 0 removed, %d unchanged\n", n-got, got)) {
 		t.Errorf("again: %s", out[max(0, len(out)-200):])
 	}
 }
@@ -324,7 +353,8 @@ func TestRepeatApplyInACluster(t *testing.T) {
 	for i := range n {
 		fmt.Fprintf(&text, "- {key: 'shop:m:t:%d', every: 1h}\n- {key: 'shop:n:t:%d', cron: '@daily'}\n", i, i)
 	}
-	for i, want := range []string{"100 added, 0 changed, 0 removed, 0 unchanged\n", "0 added, 0 changed, 0 removed, 100 unchanged\n"} {
+	for i, want := range []string{"100 added, 0 changed, 0 removed, 0 unchanged\n",
+		"0 added, 0 changed, 0 removed, 100 unchanged\n"} {
 		code, out, errs := timerd(t, text.String(), "repeat", "apply", "-f", "-", "--prune", "*")
 		if code != exitOK || !strings.HasSuffix(out, want) {
 			t.Errorf("call %d: %d\n%s%s", i+1, code, out, errs)

@@ -14,7 +14,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// planText returns what is to change, for a person to read.
+// planText returns the planned changes as text.
 func planText(plan *admin.Plan) string {
 	var text strings.Builder
 	for i := range plan.Changes {
@@ -40,15 +40,16 @@ func writeChange(w io.Writer, c *admin.Change, now time.Time) {
 		fmt.Fprintf(w, "    %-7s  %s\n", field, text)
 	}
 	if c.Kind == admin.ToAdd || c.Kind == admin.ToChange {
-		fmt.Fprintf(w, "    %-7s  %s (%s)\n", "next", c.Next.In(c.Wanted.Spec.Location()).Format(occurrenceLayout), showWait(c.Next.Sub(now)).text)
+		fmt.Fprintf(w, "    %-7s  %s (%s)\n", "next", c.Next.In(c.Wanted.Spec.Location()).Format(occurrenceLayout),
+			showWait(c.Next.Sub(now)).text)
 	}
 }
 
-// fieldTexts returns what a field of a change was, and what it is to be. A text is empty for what is not there.
+// fieldTexts returns the old and the new value of a changed field; a missing value is an empty text.
 func fieldTexts(c *admin.Change, field string) (was, is string) {
 	before, after := c.Has.Repetition, c.Wanted
 	switch {
-	case after == nil: // it is removed: what it repeated by is all that is shown
+	case after == nil: // a removal shows only the rhythm
 		return "", before.Text
 	case c.Kind == admin.ToRemove:
 		return "", showInstant(after.Until) + ", which has passed"
@@ -76,7 +77,7 @@ func fieldTexts(c *admin.Change, field string) (was, is string) {
 	return showLimit(before.Late), showLimit(after.Late)
 }
 
-// payloadTexts shows two payloads from a little before where they begin to differ.
+// payloadTexts shows two payloads from a little before their first difference.
 func payloadTexts(was, is []byte) (before, after string) {
 	const most, shared = 80, 20
 	same := 0
@@ -86,7 +87,7 @@ func payloadTexts(was, is []byte) (before, after string) {
 	show := func(payload []byte) string {
 		text, begin := showPayload(payload, "none", most), ""
 		if from := same - shared; len(payload) > most && from > 0 {
-			for from < len(payload) && payload[from]&0xc0 == 0x80 { // within a character
+			for from < len(payload) && payload[from]&0xc0 == 0x80 { // in the middle of a character
 				from++
 			}
 			text, begin = showPayload(payload[from:], "", most), "…"
@@ -102,7 +103,7 @@ func payloadTexts(was, is []byte) (before, after string) {
 	return before, after
 }
 
-// showInstant writes a time, and nothing for the zero Time and for the beginning of 1970, from which all counts that has no from.
+// showInstant formats a time. It returns "" for the zero Time, and for the beginning of 1970, the default of from.
 func showInstant(t time.Time) string {
 	if t.IsZero() || t.UnixMilli() == 0 {
 		return ""
@@ -110,7 +111,7 @@ func showInstant(t time.Time) string {
 	return t.UTC().Format(timeLayout)
 }
 
-// unlessZero shows a value, and nothing for the zero one.
+// unlessZero shows a value; "" for the zero value.
 func unlessZero[V comparable](v V, show func(V) string) string {
 	var zero V
 	if v == zero {

@@ -10,6 +10,7 @@ import (
 	"github.com/timerd-io/timerd/internal/query"
 )
 
+// The difference between a timer and its entry in a file is shown by field; equal ones show none.
 func TestChangesOfRepetitions(t *testing.T) {
 	now := time.Date(2026, 11, 20, 9, 0, 0, 0, time.UTC)
 	hourly := func(change func(*query.Repetition)) *query.Repetition {
@@ -45,7 +46,8 @@ func TestChangesOfRepetitions(t *testing.T) {
     next     Fri 2026-11-20 10:00:00 +00:00 (1h)
 `},
 		{"the same", "every: 60m\npayload: p", query.KeyState{Repetition: hourly(nil)}, "="},
-		{"the same, from elsewhere", "every: 1h\npayload: p\nfrom: 2026-11-20T07:30:00Z", query.KeyState{Repetition: hourly(nil)}, "="},
+		{"the same, from elsewhere", "every: 1h\npayload: p\nfrom: 2026-11-20T07:30:00Z",
+			query.KeyState{Repetition: hourly(nil)}, "="},
 		{"the same cron", "cron: '@daily'\ntz: Europe/Berlin\npayload: p", query.KeyState{Repetition: &daily}, "="},
 		{"another zone", "cron: '@daily'\npayload: p", query.KeyState{Repetition: &daily}, `~ a:b:c:d
     repeat   cron @daily Europe/Berlin → cron @daily UTC
@@ -76,9 +78,10 @@ func TestChangesOfRepetitions(t *testing.T) {
     late     no limit → nothing
     next     Fri 2026-11-20 09:30:00 +00:00 (30m)
 `},
-		{"drop_late alone", "every: 1h\npayload: p\nlate: 1m", query.KeyState{Repetition: hourly(func(r *query.Repetition) {
-			r.Late = policy.Limit{Given: true, Most: time.Minute, Drop: true}
-		})}, `~ a:b:c:d
+		{"drop_late alone", "every: 1h\npayload: p\nlate: 1m",
+			query.KeyState{Repetition: hourly(func(r *query.Repetition) {
+				r.Late = policy.Limit{Given: true, Most: time.Minute, Drop: true}
+			})}, `~ a:b:c:d
     late     1m, then dropped → 1m
     next     Fri 2026-11-20 09:30:00 +00:00 (30m)
 `},
@@ -92,15 +95,20 @@ func TestChangesOfRepetitions(t *testing.T) {
 `},
 		{"over", "every: 1h\nuntil: 2026-11-20T08:00:00Z", query.KeyState{}, "over"},
 		{"over before it is due again", "every: 1h\nuntil: 2026-11-20T09:30:00Z", query.KeyState{}, "over"},
-		{"over, and its last occurrence waits", "every: 1h\npayload: p\nuntil: 2026-11-20T08:00:00Z", query.KeyState{Repetition: hourly(func(r *query.Repetition) { r.Until = now.Add(-time.Hour) })}, "="},
+		{"over, and its last occurrence waits", "every: 1h\npayload: p\nuntil: 2026-11-20T08:00:00Z",
+			query.KeyState{Repetition: hourly(func(r *query.Repetition) { r.Until = now.Add(-time.Hour) })}, "="},
 		{"ended by the file", "every: 1h\npayload: p\nuntil: 2026-11-20T08:00:00Z", query.KeyState{Repetition: hourly(nil)}, `- a:b:c:d
     until    2026-11-20T08:00:00.000Z, which has passed
 `},
-		{"over, and the key is a single timer", "every: 1h\nuntil: 2026-11-20T08:00:00Z", query.KeyState{Due: now.Add(time.Hour)}, "over"},
-		{"never", "cron: 0 0 30 2 *", query.KeyState{}, "fault: cron: no such time in the eight years after 2026-11-20T09:00:00.000Z"},
-		{"too far ahead", "every: 1h\nfrom: 2040-01-01T00:00:00Z", query.KeyState{}, "fault: from: is over 10 years ahead"},
+		{"over, and the key is a single timer", "every: 1h\nuntil: 2026-11-20T08:00:00Z",
+			query.KeyState{Due: now.Add(time.Hour)}, "over"},
+		{"never", "cron: 0 0 30 2 *", query.KeyState{},
+			"fault: cron: no occurrence in the eight years after 2026-11-20T09:00:00.000Z"},
+		{"too far ahead", "every: 1h\nfrom: 2040-01-01T00:00:00Z", query.KeyState{},
+			"fault: from: is over 10 years ahead"},
 	} {
-		wanted, faults := admin.ParseRepetitions([]byte("repeat:\n  - key: a:b:c:d\n    " + strings.ReplaceAll(test.fields, "\n", "\n    ") + "\n"))
+		wanted, faults := admin.ParseRepetitions([]byte("repeat:\n  - key: a:b:c:d\n    " +
+			strings.ReplaceAll(test.fields, "\n", "\n    ") + "\n"))
 		if len(faults) > 0 {
 			t.Fatalf("%s: %v", test.name, faults)
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/timerd-io/timerd/internal/cron"
 )
 
-// mostOccurrences is how many repeat next prints at most.
+// mostOccurrences limits the occurrences printed.
 const mostOccurrences = 10_000
 
 // occurrences are the flags of timerd repeat next.
@@ -27,9 +27,9 @@ func newRepeatNext() *cobra.Command {
 	var o occurrences
 	cmd := &cobra.Command{
 		Use:   "next EXPR",
-		Short: "Show when an expression is due, without setting anything",
-		Long: `Show when an expression is due next. No timer is set, and no server is asked. EXPR is one argument:
-a cron expression, or "every" and a duration.
+		Short: "Show the due times of an expression, without setting anything",
+		Long: `Show the next due times of an expression. No timer is set, and no server is asked. EXPR is one
+argument: a cron expression, or "every" and a duration.
 
   minute        0-59          five fields; with six the first is the second, 0-59
   hour          0-23
@@ -55,7 +55,8 @@ due the first time. If the hour is * or */n, the repetition simply goes on.`,
 		RunE:      func(cmd *cobra.Command, args []string) error { return o.run(cmd, args[0]) },
 	}
 	cmd.Flags().StringVar(&o.zone, "tz", "", "the `ZONE` of a cron expression, such as Europe/Berlin; default: UTC")
-	cmd.Flags().StringVar(&o.from, "from", "", "begin at `T`: an instant (2026-11-20T09:00:00Z), @unix-ms or a duration from now; default: now")
+	cmd.Flags().StringVar(&o.from, "from", "",
+		"begin at `T`: an instant (2026-11-20T09:00:00Z), @unix-ms or a duration from now; default: now")
 	cmd.Flags().IntVarP(&o.n, "count", "n", 5, "how many to show")
 	cmd.Flags().BoolVar(&o.asJSON, "json", false, "print a line of JSON for each")
 	return cmd
@@ -80,23 +81,24 @@ func (o *occurrences) run(cmd *cobra.Command, expression string) error {
 		after, shown = r.From.Add(-time.Millisecond), time.Time{}
 	}
 	if _, ok := r.Next(after); !ok {
-		return usagef(cmd, "EXPR %q: no such time in the eight years after %s", expression, after.UTC().Format(timeLayout))
+		return usagef(cmd, "EXPR %q: no occurrence in the eight years after %s", expression,
+			after.UTC().Format(timeLayout))
 	}
 	ended, err := printOccurrences(cmd, &r, after, shown, o.n, o.asJSON)
 	if err == nil && ended && !o.asJSON {
-		_, err = fmt.Fprintln(cmd.OutOrStdout(), "then there is no such time in eight years")
+		_, err = fmt.Fprintln(cmd.OutOrStdout(), "no further occurrence within eight years")
 	}
 	return err
 }
 
-// parseRepetition reads EXPR: a cron expression, or what --every and --cron of the other commands take as one text.
+// parseRepetition reads EXPR: a cron expression, or a rhythm as one text, such as "every 5m".
 func parseRepetition(text, zone string) (cron.Spec, error) {
 	kind, rest, _ := strings.Cut(strings.TrimSpace(text), " ")
 	switch {
 	case kind != "every" && kind != "cron":
 		return cron.At(text, zone)
 	case zone != "":
-		return cron.Spec{}, fmt.Errorf("%q: --tz is for a cron expression alone", text)
+		return cron.Spec{}, fmt.Errorf("%q: --tz goes with a cron expression only", text)
 	case kind == "cron":
 		return cron.Parse(text)
 	}
@@ -111,12 +113,13 @@ func parseRepetition(text, zone string) (cron.Spec, error) {
 type occurrenceView struct {
 	Due   int64  `json:"due"` // unix ms
 	DueAt string `json:"dueat"`
-	Local string `json:"local"` // what the clock of the zone shows
+	Local string `json:"local"` // the time in the zone
 }
 
-// printOccurrences prints when a repetition is due after a time: so many of them, and how long that is from now on, unless now is the
-// zero Time. ended tells that there are no more.
-func printOccurrences(cmd *cobra.Command, r *cron.Repetition, after, now time.Time, most int, asJSON bool) (ended bool, err error) {
+// printOccurrences prints a repetition's occurrences after a time, up to most, with the time left from now, unless
+// now is the zero Time. ended is set if there are no more.
+func printOccurrences(cmd *cobra.Command, r *cron.Repetition, after, now time.Time, most int,
+	asJSON bool) (ended bool, err error) {
 	columns := []column{{title: "DUE"}, {title: "IN"}, {title: "LOCAL"}}
 	if now.IsZero() {
 		columns = slices.Delete(columns, 1, 2)

@@ -33,7 +33,8 @@ func TestRepeatNext(t *testing.T) {
 		}
 	}
 	code, out, errs := timerd(t, "", "repeat", "next", "0 0 * 2 1#5", "--from", "2043-01-01T00:00:00Z")
-	if code != 0 || strings.Count(out, "\n") != 3 || errs != "" || !strings.Contains(out, "then there is no such time in eight years") {
+	if code != 0 || strings.Count(out, "\n") != 3 || errs != "" ||
+		!strings.Contains(out, "no further occurrence within eight years") {
 		t.Errorf("an expression that comes to an end: %d\n%s%s", code, out, errs)
 	}
 }
@@ -41,7 +42,8 @@ func TestRepeatNext(t *testing.T) {
 func TestRepeatNextBeginsNow(t *testing.T) {
 	testenv.SetVariables(t, nil)
 	before := time.Now()
-	if out := ok(t, "repeat", "next", "@hourly"); !strings.HasPrefix(out, "DUE ") || !strings.Contains(out, " IN ") || strings.Count(out, "\n") != 6 {
+	if out := ok(t, "repeat", "next", "@hourly"); !strings.HasPrefix(out, "DUE ") || !strings.Contains(out, " IN ") ||
+		strings.Count(out, "\n") != 6 {
 		t.Errorf("repeat next @hourly:\n%s", out)
 	}
 	var first occurrenceView
@@ -62,11 +64,11 @@ func TestRepeatNextTellsFaults(t *testing.T) {
 		"@dayly":                               "want @hourly, @daily",
 		"@daily --tz Berlin":                   `zone "Berlin" is not in the time zone database`,
 		"'cron @daily Berlin'":                 `zone "Berlin" is not in the time zone database`,
-		"'cron @daily UTC' --tz Europe/Berlin": "--tz is for a cron expression alone",
-		"'every 5m' --tz UTC":                  "--tz is for a cron expression alone",
+		"'cron @daily UTC' --tz Europe/Berlin": "--tz goes with a cron expression only",
+		"'every 5m' --tz UTC":                  "--tz goes with a cron expression only",
 		"'every soon'":                         `interval "soon": want a duration such as 90s, 1h30m or 30d`,
 		"'every 99ms'":                         "interval 99ms: want from 100ms",
-		"'0 0 30 2 *'":                         `EXPR "0 0 30 2 *": no such time in the eight years after 20`,
+		"'0 0 30 2 *'":                         `EXPR "0 0 30 2 *": no occurrence in the eight years after 20`,
 		"@daily --from soon":                   `--from "soon": want a duration`,
 		"@daily -n 0":                          "--count=0: want a number from 1 to 10000",
 		"@daily -n 10001":                      "want a number from 1 to 10000",

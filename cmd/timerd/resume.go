@@ -21,8 +21,8 @@ func newResume() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:        "resume NAMESPACE",
 		SuggestFor: []string{"continue", "unpause", "release"},
-		Short:      "Release the timers of a namespace that is held",
-		Long: `Release the timers of a namespace that is held, unless another hold covers them. Timers that become
+		Short:      "Release the timers of a namespace on hold",
+		Long: `Release the timers of a namespace on hold, unless another hold covers them. Timers that become
 due from now on are free. Held timers
 
   fire at once, by due time                          without a flag
@@ -34,8 +34,8 @@ At once and at a rate they keep their due times, so they count as late. The comm
 are released. Ctrl-C ends it, and the timerds finish the resume. The exit code is 1 if the namespace
 is held again before that.
 
-Timers that another hold covers stay held until that ends; the command prints how many they are, and
-the holds. This resume then applies to them. If several resumes cover a timer, the one with the
+Timers under another hold stay on hold until that ends; the command prints their number, and the
+holds. This resume then applies to them. If several resumes cover a timer, the one with the
 narrowest namespace decides.
 
 ` + namespaceHelp,
@@ -70,7 +70,7 @@ narrowest namespace decides.
 	return cmd
 }
 
-// resume releases timers and tells how far it is.
+// resume releases timers and shows its progress.
 func resume(ctx context.Context, cmd *cobra.Command, h *admin.Holds, n keys.Namespace, how schedule.Resume) error {
 	told := time.Now()
 	var last admin.ResumeProgress
@@ -80,7 +80,7 @@ func resume(ctx context.Context, cmd *cobra.Command, h *admin.Holds, n keys.Name
 			return
 		}
 		told = time.Now()
-		line := fmt.Sprintf("timerd: %d released, %d are held", p.Released, p.Held)
+		line := fmt.Sprintf("timerd: %d released, %d on hold", p.Released, p.Held)
 		if p.Waits != "" {
 			line = fmt.Sprintf("timerd: %d released by this command; it waits: %s", p.Released, p.Waits)
 		}
@@ -94,13 +94,14 @@ func resume(ctx context.Context, cmd *cobra.Command, h *admin.Holds, n keys.Name
 		return err
 	}
 	for _, server := range h.Unreplicated(ctx) {
-		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: warning: no replica has the resume, so it is as durable as this server: %s\n", server)
+		fmt.Fprintf(cmd.ErrOrStderr(),
+			"timerd: warning: no replica has the resume, so it is as durable as this server: %s\n", server)
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s resumed%s\n", n, showKept(how.Kind, last))
 	return err
 }
 
-// showKept says what stays held by others, and what becomes of it.
+// showKept describes the timers kept by other holds, and their fate.
 func showKept(kind schedule.ResumeKind, p admin.ResumeProgress) string {
 	if p.Kept == 0 {
 		return ""
@@ -110,7 +111,9 @@ func showKept(kind schedule.ResumeKind, p admin.ResumeProgress) string {
 		by[i] = n.String()
 	}
 	becomes := map[schedule.ResumeKind]string{
-		schedule.ResumeNow: "fire", schedule.ResumeRate: "fire at the rate", schedule.ResumeShift: "are shifted", schedule.ResumeDead: "become dead letters",
+		schedule.ResumeNow: "fire", schedule.ResumeRate: "fire at the rate", schedule.ResumeShift: "are shifted",
+		schedule.ResumeDead: "become dead letters",
 	}
-	return fmt.Sprintf("; %s stay held by %s, and %s when they come free", counted(p.Kept, "timer"), strings.Join(by, ", "), becomes[kind])
+	return fmt.Sprintf("; %s stay on hold by %s, and %s at its end", counted(p.Kept, "timer"), strings.Join(by, ", "),
+		becomes[kind])
 }

@@ -22,7 +22,7 @@ terminal. It is configured by the environment: timerd help config names every va
 			return runServe(cmd, args)
 		},
 		Version: versionText(),
-		// Errors are told by run, which knows the exit codes.
+		// run prints errors: it knows the exit codes.
 		SilenceErrors: true,
 		SilenceUsage:  true,
 
@@ -37,8 +37,10 @@ terminal. It is configured by the environment: timerd help config names every va
 		commands []*cobra.Command
 	}{
 		{"Run it", []*cobra.Command{newServe(), newDev(), newConsole()}},
-		{"Timers", []*cobra.Command{newSet(), newGet(), newLs(), newCancel(), newFire(), newMove(), newRepeat(), newExport()}},
-		{"Operate", []*cobra.Command{newStatus(), newDoctor(), newHealth(), newAudit(), newHold(), newResume(), newHolds(), newDead()}},
+		{"Timers", []*cobra.Command{newSet(), newGet(), newLs(), newCancel(), newFire(), newMove(), newRepeat(),
+			newExport()}},
+		{"Operate", []*cobra.Command{newStatus(), newDoctor(), newHealth(), newAudit(), newHold(), newResume(),
+			newHolds(), newDead()}},
 		{"Look ahead and back", []*cobra.Command{newForecast(), newWatch()}},
 		{"Hand events on", []*cobra.Command{newConsume(), newDeliver(), newDeliveries()}},
 	} {
@@ -48,6 +50,6 @@ terminal. It is configured by the environment: timerd help config names every va
 			root.AddCommand(command)
 		}
 	}
-	root.AddCommand(newSchema(), newVersion(), newCompletion(), newConfigTopic())
+	root.AddCommand(newSchema(), newVersion(), newCompletion(), newMan(), newConfigTopic())
 	return root
 }

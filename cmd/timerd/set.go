@@ -74,7 +74,7 @@ lines are done, FILE.done notes the last one; the next call goes on behind it.`,
 	files := func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return nil, cobra.ShellCompDirectiveDefault
 	}
-	_ = cmd.RegisterFlagCompletionFunc("from", files) // fails only where there is no such flag
+	_ = cmd.RegisterFlagCompletionFunc("from", files) // fails only for an unknown flag
 	return cmd
 }
 
@@ -82,13 +82,15 @@ lines are done, FILE.done notes the last one; the next call goes on behind it.`,
 func setArgs(cmd *cobra.Command, args []string, flags setFlags) error {
 	from := cmd.Flags().Changed("from")
 	switch {
-	case from && (len(args) > 0 || flags.nx || flags.xx || flags.dropLate || cmd.Flags().Changed("attempt") || cmd.Flags().Changed("late")):
-		return usagef(cmd, "--from takes keys, delays, payloads, nx, attempts and limits from the file alone")
+	case from && (len(args) > 0 || flags.nx || flags.xx || flags.dropLate || cmd.Flags().Changed("attempt") ||
+		cmd.Flags().Changed("late")):
+		return usagef(cmd, "--from takes keys, delays, payloads, nx, attempts and limits only from the file")
 	case from:
 	case len(args) < 2:
 		return usagef(cmd, "want KEY DELAY [PAYLOAD], got %d of them", len(args))
 	case len(args) > 3:
-		return usagef(cmd, "want KEY DELAY [PAYLOAD], got %d arguments; put quotes around a PAYLOAD with spaces", len(args))
+		return usagef(cmd, "want KEY DELAY [PAYLOAD], got %d arguments; put quotes around a PAYLOAD with spaces",
+			len(args))
 	}
 	return nil
 }

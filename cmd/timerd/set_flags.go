@@ -21,7 +21,7 @@ type setFlags struct {
 	from           string
 }
 
-// whyNot says why nothing was set.
+// whyNot returns the reason why nothing was set.
 func (f setFlags) whyNot() string {
 	if f.nx {
 		return "the timer, or a key of its name, is there, and --nx was given"
@@ -29,15 +29,16 @@ func (f setFlags) whyNot() string {
 	return "there is no such timer and no such key, and --xx was given"
 }
 
-// addConditions adds the flags that set and repeat have in common.
+// addConditions adds the common flags of set and repeat.
 func (f *setFlags) addConditions(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&f.nx, "nx", false, "only if there is no such timer yet")
 	cmd.Flags().BoolVar(&f.xx, "xx", false, "only if there is such a timer")
-	cmd.Flags().StringVar(&f.late, "late", "", "become a dead letter rather than fire more than this `DURATION` after it is due; 0: never")
+	cmd.Flags().StringVar(&f.late, "late", "",
+		"become a dead letter rather than fire more than this `DURATION` after it is due; 0: never")
 	cmd.Flags().BoolVar(&f.dropLate, "drop-late", false, "with --late: drop it, without a dead letter")
 }
 
-// conditions reads them.
+// conditions reads the flags of addConditions.
 func (f *setFlags) conditions(cmd *cobra.Command) (options []client.SetOption, err error) {
 	switch {
 	case f.nx && f.xx:
@@ -55,7 +56,8 @@ func (f *setFlags) conditions(cmd *cobra.Command) (options []client.SetOption, e
 	}
 	most, err := admin.ParseDuration(f.late)
 	if err != nil || most < 0 || most > policy.Longest {
-		return nil, usagef(cmd, "--late=%s: want a duration such as 30s or 5m, at most 10 years, or 0 for no limit", f.late)
+		return nil, usagef(cmd, "--late=%s: want a duration such as 30s or 5m, at most 10 years, or 0 for no limit",
+			f.late)
 	}
 	limit := client.Late
 	if f.dropLate {
@@ -64,7 +66,7 @@ func (f *setFlags) conditions(cmd *cobra.Command) (options []client.SetOption, e
 	return append(options, limit(most)), nil
 }
 
-// payloadArg returns the argument PAYLOAD, if there is one, or what - stands for.
+// payloadArg returns the argument PAYLOAD, if there is one, or standard input for -.
 func payloadArg(cmd *cobra.Command, args []string) ([]byte, error) {
 	switch {
 	case len(args) == 0:

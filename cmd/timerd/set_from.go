@@ -17,7 +17,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// setFrom sets the timers of a file, each line for itself.
+// setFrom sets the timers of a file, line by line.
 func setFrom(cmd *cobra.Command, flags setFlags) error {
 	return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
 		in, note, err := openFrom(cmd, flags.from)
@@ -49,7 +49,7 @@ func setFrom(cmd *cobra.Command, flags setFlags) error {
 	})
 }
 
-// openFrom opens a file behind the lines that are done, or standard input for -.
+// openFrom opens a file behind its finished lines, or standard input for -.
 func openFrom(cmd *cobra.Command, name string) (io.ReadCloser, *fileNote, error) {
 	if name == "-" {
 		sayReading(cmd, "timers, a JSON object in each line,")
@@ -77,42 +77,42 @@ type fileSetter struct {
 	asJSON bool
 	note   *fileNote // nil for standard input
 
-	schedule *schedule.Schedule // for exported timers; nil before the first of them
+	schedule *schedule.Schedule // for exported timers; nil before the first one
 	most     int                // bytes of their payloads
 
 	lines           []bulkLine // read, and not sent yet
-	bytes           int        // of these
-	sent            *bulk      // nil if none is under way
+	bytes           int        // of these lines
+	sent            *bulk      // nil if none is pending
 	set, there, bad int
 }
 
-// bulk is lines that are being set together.
+// bulk is a batch of lines that is being set.
 type bulk struct {
 	lines []bulkLine
-	line  int   // the last one that is done with them
+	line  int   // the last one finished with them
 	end   int64 // the offset behind it
 
-	done    chan struct{} // closed once the others are there
+	done    chan struct{} // closed once the results are complete
 	results []client.SetResult
 	err     error // of all
 }
 
-// bulkLine is a line and what it says.
+// bulkLine is a line with its content.
 type bulkLine struct {
 	number int
 	parsedLine
-	fault error // why it sets nothing
+	fault error // the reason why it sets nothing
 }
 
-// Bounds of the lines that are set together, and of one line, in bytes.
+// Limits of the lines in one batch, and of one line, in bytes.
 const (
 	bulkLines   = 512
 	bulkBytes   = 4 << 20
 	longestLine = 64 << 20
 )
 
-// setAll sets the timers of all lines. Where no more lines have come yet, it sets those that have: what follows may take
-// its time. It stops at an error that is not that of a line.
+// setAll sets the timers of all lines. It does not wait for further lines: it sets the ones it has. It stops at an
+// error that is not about a line.
 func (b *fileSetter) setAll(ctx context.Context, in io.Reader) error {
 	reader := bufio.NewReaderSize(in, 64<<10)
 	number, offset := 1, int64(0)
@@ -165,8 +165,7 @@ func (b *fileSetter) read(reader *bufio.Reader, number int) (size int64, isLast 
 	return size, isLast, nil
 }
 
-// readLine reads a line with its end. Of one that is longer than longestLine it returns the beginning. size is in
-// bytes.
+// readLine reads a line with its end. Of a line over longestLine it returns the beginning. size is in bytes.
 func readLine(r *bufio.Reader) (line []byte, size int64, err error) {
 	for {
 		part, err := r.ReadSlice('\n')
@@ -182,12 +181,12 @@ func readLine(r *bufio.Reader) (line []byte, size int64, err error) {
 
 // hasLine reports whether another line has been read already.
 func hasLine(r *bufio.Reader) bool {
-	text, _ := r.Peek(r.Buffered()) // what is there never fails
+	text, _ := r.Peek(r.Buffered()) // buffered bytes never fail
 	return bytes.IndexByte(text, '\n') >= 0
 }
 
-// send begins to set the timers of the lines that were read. line is the last one that is done with them, and
-// end the offset behind it. Nothing else may be under way.
+// send begins to set the timers of the lines read. line is the last one finished with them, and end the offset behind
+// it. No other batch may be pending.
 func (b *fileSetter) send(ctx context.Context, line int, end int64) {
 	sent := &bulk{lines: b.lines, line: line, end: end, done: make(chan struct{})}
 	b.sent, b.lines, b.bytes = sent, nil, 0
@@ -197,7 +196,7 @@ func (b *fileSetter) send(ctx context.Context, line int, end int64) {
 	}()
 }
 
-// settle waits for the batch under way, reports its bad lines, and notes that all of them are done.
+// settle waits for the pending batch, reports its bad lines, and notes that its lines are done.
 func (b *fileSetter) settle() error {
 	sent := b.sent
 	if sent == nil {
@@ -229,7 +228,8 @@ func (b *fileSetter) report(sent *bulk) error {
 		case fault == nil:
 			b.set++
 			if b.asJSON {
-				failed = errors.Join(failed, writeJSON(b.cmd.OutOrStdout(), newTimerView(l.setting.Key, result.Due, l.attempt)))
+				failed = errors.Join(failed, writeJSON(b.cmd.OutOrStdout(),
+					newTimerView(l.setting.Key, result.Due, l.attempt)))
 			}
 		case errors.Is(fault, client.ErrNotSet), errors.Is(fault, schedule.ErrThere):
 			b.there++
@@ -248,9 +248,10 @@ func (b *fileSetter) report(sent *bulk) error {
 	return failed
 }
 
-// isLineFault reports whether an error is that of a line, and others can be set.
+// isLineFault reports whether an error is about one line, so that others can be set.
 func isLineFault(err error) bool {
-	return errors.Is(err, client.ErrInvalid) || errors.Is(err, schedule.ErrTooManyRetries) || errors.Is(err, schedule.ErrKeyRights) ||
+	return errors.Is(err, client.ErrInvalid) || errors.Is(err, schedule.ErrTooManyRetries) ||
+		errors.Is(err, schedule.ErrKeyRights) ||
 		errors.Is(err, schedule.ErrExported)
 }
 

@@ -62,7 +62,8 @@ func TestSetFromGoesOnAfterAKill(t *testing.T) {
 		for {
 			before := timers()
 			resume()
-			testenv.Eventually(t, patience, func() bool { return timers() > before || before == int64(count) }, "timers that are set")
+			testenv.Eventually(t, patience, func() bool { return timers() > before || before == int64(count) },
+				"timers that are set")
 			pause()
 			text, err := os.ReadFile(file + noteEnding)
 			if err == nil && json.Unmarshal(text, &note) == nil || before == int64(count) {
@@ -88,7 +89,8 @@ func TestSetFromGoesOnAfterAKill(t *testing.T) {
 	there := timers()
 	code, out, errs := timerd(t, "", "set", "--from", file)
 	want := fmt.Sprintf("%d set, %d there already, 0 bad\n", count-(int(there)-note.Set), int(there)-note.Set)
-	if code != exitOK || out != want || !strings.Contains(errs, fmt.Sprintf("going on behind line %d, as ", note.Line)) {
+	if code != exitOK || out != want || !strings.Contains(errs,
+		fmt.Sprintf("going on behind line %d, as ", note.Line)) {
 		t.Errorf("exit code %d\n%s%swant %s", code, out, errs, want)
 	}
 	due, owed := rdb.ZCard(t.Context(), keys.Single.Due()).Val(), rdb.ZCard(t.Context(), keys.Single.Firing()).Val()
@@ -97,7 +99,7 @@ func TestSetFromGoesOnAfterAKill(t *testing.T) {
 	}
 }
 
-// BenchmarkSetFrom tells how many exported timers with payloads of 200 bytes are set a second. For 100,000 of them:
+// BenchmarkSetFrom measures the rate of setting exported timers with payloads of 200 bytes. For 100,000 of them:
 //
 //	go test ./cmd/timerd -run '^$' -bench SetFrom -benchtime 100000x
 func BenchmarkSetFrom(b *testing.B) {
@@ -106,7 +108,8 @@ func BenchmarkSetFrom(b *testing.B) {
 	file := filepath.Join(b.TempDir(), "timers.jsonl")
 	var text bytes.Buffer
 	for i := range b.N {
-		fmt.Fprintf(&text, `{"key":"app:m:t:%d","state":"pending","payload":%q,"due":4102444800000}`+"\n", i, strings.Repeat("p", 200))
+		fmt.Fprintf(&text, `{"key":"app:m:t:%d","state":"pending","payload":%q,"due":4102444800000}`+"\n", i,
+			strings.Repeat("p", 200))
 	}
 	if err := os.WriteFile(file, text.Bytes(), 0o600); err != nil {
 		b.Fatal(err)

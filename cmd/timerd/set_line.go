@@ -19,8 +19,8 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// timerLine is a timer as a line of JSON: what timerd set --from reads, and timerd export writes. One with a due time
-// is an exported timer and is set as it was; one with px or at is a new one.
+// timerLine is a timer as a line of JSON, read by timerd set --from and written by timerd export. A line with a due
+// time is an exported timer and is set as it was; a line with px or at is a new timer.
 type timerLine struct {
 	Key           string          `json:"key,omitempty"`
 	KeyBase64     *string         `json:"key_base64,omitempty"`
@@ -33,10 +33,10 @@ type timerLine struct {
 	schedule.Exported
 }
 
-// parsedLine is what a line of timerd set --from sets.
+// parsedLine is the timer of a line of timerd set --from.
 type parsedLine struct {
 	setting  client.Setting
-	attempt  int                // 0: none is said
+	attempt  int                // 0: none given
 	imported *schedule.Imported // of an exported timer, which is set instead
 }
 
@@ -69,7 +69,7 @@ func parseSetLine(line []byte) (p parsedLine, err error) {
 	if l.Due != 0 {
 		p.imported = &schedule.Imported{Key: key, Payload: payload, Exported: l.Exported}
 		if l.PX != nil || l.At != nil || l.NX {
-			return p, errors.New("due is that of an exported timer: it excludes px, at and nx")
+			return p, errors.New("due is for exported timers: it excludes px, at and nx")
 		}
 		return p, p.imported.Check()
 	}
@@ -129,7 +129,8 @@ func (l timerLine) late() ([]client.SetOption, error) {
 	case l.Late == nil:
 		return nil, nil
 	case *l.Late < 0 || *l.Late > policy.Longest.Milliseconds():
-		return nil, fmt.Errorf("late is %d: want milliseconds from 0, for no limit, to %d", *l.Late, policy.Longest.Milliseconds())
+		return nil, fmt.Errorf("late is %d: want milliseconds from 0, for no limit, to %d", *l.Late,
+			policy.Longest.Milliseconds())
 	}
 	most := time.Duration(*l.Late) * time.Millisecond
 	if l.DropLate {
@@ -195,5 +196,5 @@ func jsonFault(err error) error {
 	return fmt.Errorf("want a JSON object: %s", strings.TrimPrefix(err.Error(), "json: "))
 }
 
-// clip cuts what a message quotes to a few characters.
+// clip cuts a quotation in a message to a few characters.
 func clip(s string) string { return cutText(s, 40, false) }

@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// fileNote is how far timerd set --from has come in a file. It lies beside the file while not all of its lines are
-// done, so that the next call goes on there. The methods of a nil note do nothing.
+// fileNote is the progress of timerd set --from in a file. It is stored beside the file until all lines are done, so
+// that the next call goes on there. The methods of a nil note do nothing.
 type fileNote struct {
-	Line   int    `json:"line"`   // the last one that is done
+	Line   int    `json:"line"`   // the last finished one
 	Offset int64  `json:"offset"` // of the next one, in bytes
 	Before string `json:"before"` // SHA-256 of the last noteWindow bytes before Offset, in hex
 	Set    int    `json:"set"`
@@ -25,7 +25,7 @@ type fileNote struct {
 	file  *os.File
 	path  string
 	wrote time.Time
-	err   error // of the last try to write it
+	err   error // of the last write
 }
 
 const (
@@ -35,7 +35,7 @@ const (
 	noteEvery = time.Second
 )
 
-// readNote returns the note of a file, and moves the file behind the lines that are done. It returns nil for a file
+// readNote returns the note of a file, and moves the file's offset behind the finished lines. It returns nil for a file
 // that cannot be read again, such as a pipe.
 func readNote(file *os.File, name string) (*fileNote, error) {
 	info, err := file.Stat()
@@ -50,14 +50,16 @@ func readNote(file *os.File, name string) (*fileNote, error) {
 	if err != nil {
 		return nil, err
 	}
-	if json.Unmarshal(text, n) != nil || n.Line < 1 || n.Offset < 1 || n.Offset > info.Size() || n.before(n.Offset) != n.Before {
-		return nil, fmt.Errorf("%s says how far another %s was set: delete it to begin with the first line", n.path, name)
+	if json.Unmarshal(text, n) != nil || n.Line < 1 || n.Offset < 1 || n.Offset > info.Size() ||
+		n.before(n.Offset) != n.Before {
+		return nil, fmt.Errorf("%s is the progress in another version of %s: delete it to begin with the first line",
+			n.path, name)
 	}
 	_, err = file.Seek(n.Offset, io.SeekStart)
 	return n, err
 }
 
-// before returns the sum of what stands before an offset; an empty text if that cannot be read.
+// before returns the sum of the bytes before an offset; an empty text if they cannot be read.
 func (n *fileNote) before(offset int64) string {
 	text := make([]byte, min(offset, noteWindow))
 	if _, err := n.file.ReadAt(text, offset-int64(len(text))); err != nil {
@@ -106,5 +108,5 @@ func (n *fileNote) close(all bool) error {
 	if n == nil || n.err == nil {
 		return nil
 	}
-	return fmt.Errorf("how far the file was set cannot be noted: %w", n.err)
+	return fmt.Errorf("cannot store the file's progress: %w", n.err)
 }

@@ -28,12 +28,11 @@ import (
 )
 
 const (
-	// statusConnect bounds how long a server may take until it answers, so that one that hangs does not keep the other from
-	// being asked.
+	// statusConnect bounds the wait for a server's first answer, so that a frozen one does not delay the other.
 	statusConnect = 2 * time.Second
-	// statusPresent bounds how long masters of a cluster that do not answer are waited for.
+	// statusPresent bounds the wait for silent masters of a cluster.
 	statusPresent = 1500 * time.Millisecond
-	// statusTimeout bounds all questions, the connections included. What has not been answered by then is reported as unknown.
+	// statusTimeout bounds everything, connections included. Missing answers are reported as unknown.
 	statusTimeout = 4800 * time.Millisecond
 )
 
@@ -42,9 +41,9 @@ func newStatus() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Show problems, timerds, timers and streams",
-		Long: `Show the state of the installation. Problems come first, each with what to do. Then come the timerds
-that are alive; how many timers are pending, owed (due, and not claimed yet) and firing (claimed,
-and not acknowledged by NATS); and the streams. If Redis or NATS does not answer, the rest is shown.
+		Long: `Show the state of the installation. Problems come first, each with its fix. Then come the living
+timerds; the numbers of pending, owed (due, and not claimed yet) and firing timers (claimed, and not
+acknowledged by NATS); and the streams. If Redis or NATS does not answer, the rest is shown.
 
 Lost data (Redis was flushed or is an older copy, or a stream was deleted) is reported until it is
 acknowledged with --acknowledge. That changes nothing else.
@@ -75,11 +74,11 @@ be determined.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.Flags().BoolVar(&acknowledge, "acknowledge", false, "stop reporting data that was lost so far")
+	cmd.Flags().BoolVar(&acknowledge, "acknowledge", false, "stop reporting the data lost so far")
 	return cmd
 }
 
-// acknowledgeLosses has nobody told any more of the data that was lost so far, and prints what that was.
+// acknowledgeLosses stops reporting the data lost so far, and prints the losses.
 func acknowledgeLosses(cmd *cobra.Command) error {
 	return withJetStream(cmd, config.SectionNATS, func(js jetstream.JetStream, c config.Config) error {
 		were, err := streams.AcknowledgeLosses(cmd.Context(), js, c.Streams())
@@ -96,13 +95,14 @@ func acknowledgeLosses(cmd *cobra.Command) error {
 	})
 }
 
-// gatherStatus asks the servers that answer. Its error is one of the configuration.
+// gatherStatus makes the report. Its error is about the configuration.
 func gatherStatus(cmd *cobra.Command) (*status.Report, error) {
 	c, _, err := commandConfig(cmd, config.SectionRedis|config.SectionNATS)
 	if err != nil {
 		return nil, err
 	}
-	conn := connect.Connector{Logger: slog.New(slog.DiscardHandler), Attempt: statusConnect} // what fails is in the report
+	// failures are in the report
+	conn := connect.Connector{Logger: slog.New(slog.DiscardHandler), Attempt: statusConnect}
 	from := status.Sources{Streams: c.Streams(), Needs: rights.Needs{Events: true}, Clients: c.Clients()}
 	var rdb redis.UniversalClient
 	var noRedis, noNATS error
@@ -135,20 +135,20 @@ func gatherStatus(cmd *cobra.Command) (*status.Report, error) {
 		within, cancel := context.WithTimeout(ctx, membersWithin)
 		id, err := rdb.Get(within, keys.Installation).Result()
 		cancel()
-		if err == nil || errors.Is(err, redis.Nil) { // else other lines say what is wrong
+		if err == nil || errors.Is(err, redis.Nil) { // otherwise other lines name the fault
 			from.Streams.Installation = id
 		}
 	}
 	return from.Gather(ctx), nil
 }
 
-// openStreams connects to NATS, with or without JetStream: the report says what that answers.
+// openStreams connects to NATS, with or without JetStream: the report covers JetStream's answers.
 func openStreams(ctx context.Context, conn connect.Connector, conf config.NATS) (jetstream.JetStream, error) {
 	nc, err := conn.NATS(ctx, conf)
 	if err != nil {
 		return nil, err
 	}
-	js, err := jetstream.New(nc)
+	js, err := connect.NewJetStream(nc, conf)
 	if err == nil {
 		err = streams.CheckVersion(nc.ConnectedServerVersion())
 	}
@@ -202,7 +202,7 @@ func (p *statusPrinter) problem(problem diag.Finding) {
 	p.text(len("      fix: "), problem.Fix)
 }
 
-// text prints a text that begins at a column, in lines that fit and begin below each other.
+// text prints a text from a column on, in aligned lines that fit.
 func (p *statusPrinter) text(column int, text string) {
 	width := helpWidth
 	if p.screen.width > 0 {
@@ -223,7 +223,8 @@ func (p *statusPrinter) timerds(r *status.Redis) {
 	if len(r.Timerds) == 0 {
 		return
 	}
-	t := p.table("timerds", column{title: "RANK"}, column{title: "INSTANCE", middle: true, least: 20}, column{title: "SINCE", spare: 2},
+	t := p.table("timerds", column{title: "RANK"}, column{title: "INSTANCE", middle: true, least: 20},
+		column{title: "SINCE", spare: 2},
 		column{title: "CONFIG", spare: 1}, column{title: "VERSION", least: 8})
 	for _, d := range r.Timerds {
 		t.row("", d.Rank, d.Instance, showMinute(d.Since), cmp.Or(d.Config, "-"), d.Version)
@@ -233,7 +234,8 @@ func (p *statusPrinter) timerds(r *status.Redis) {
 
 func (p *statusPrinter) timers(r *status.Redis) {
 	const label = "        "
-	fmt.Fprintf(p, "\ntimers  %d pending, %s held, %d owed, %d firing\n", r.Pending, showKnown(r.Held), r.Owed, r.Firing)
+	fmt.Fprintf(p, "\ntimers  %d pending, %s held, %d owed, %d firing\n", r.Pending, showKnown(r.Held), r.Owed,
+		r.Firing)
 	if r.Held == nil {
 		p.WriteString(label)
 		p.text(len(label), "some of those owed may be held: no timerd has looked at all of them yet")
@@ -247,19 +249,21 @@ func (p *statusPrinter) timers(r *status.Redis) {
 		return
 	}
 	t := p.table("by namespace, as counted by the audit "+showAbout(r.At.Sub(r.CountedAt))+" ago",
-		column{title: "NAMESPACE", middle: true, least: 20}, column{title: "PENDING"}, column{title: "HELD"}, column{title: "OWED"}, column{title: "FIRING"})
+		column{title: "NAMESPACE", middle: true, least: 20}, column{title: "PENDING"}, column{title: "HELD"},
+		column{title: "OWED"}, column{title: "FIRING"})
 	for _, n := range r.Namespaces {
 		t.row("", n.Namespace, n.Pending, n.Held, n.Owed, n.Firing)
 	}
 	_ = t.flush()
 }
 
-// holds prints which namespaces are held.
+// holds prints the namespaces on hold.
 func (p *statusPrinter) holds(r *status.Redis) {
 	if len(r.Holds) == 0 {
 		return
 	}
-	t := p.table("held", column{title: "NAMESPACE", middle: true, least: 20}, column{title: "SINCE", spare: 2}, column{title: "UNTIL"},
+	t := p.table("held", column{title: "NAMESPACE", middle: true, least: 20}, column{title: "SINCE", spare: 2},
+		column{title: "UNTIL"},
 		column{title: "BY", middle: true, least: 8, spare: 1}, column{title: "REASON", least: 8})
 	for _, h := range r.Holds {
 		until := "resumed"
@@ -275,10 +279,12 @@ func (p *statusPrinter) holds(r *status.Redis) {
 }
 
 func (p *statusPrinter) nodes(r *status.Redis) {
-	t := p.table("redis", column{title: "NODE", middle: true, least: 20}, column{title: "PENDING"}, column{title: "HELD"}, column{title: "OWED"}, column{title: "FIRING"},
+	t := p.table("redis", column{title: "NODE", middle: true, least: 20}, column{title: "PENDING"},
+		column{title: "HELD"}, column{title: "OWED"}, column{title: "FIRING"},
 		column{title: "LAST AUDIT"}, column{title: "TOOK", spare: 1}, column{title: "BECAUSE OF", least: 8, spare: 2})
 	for _, n := range r.Nodes {
-		pending, held, owed, firing := fmt.Sprint(n.Pending), showKnown(n.Held), fmt.Sprint(n.Owed), fmt.Sprint(n.Firing)
+		pending, held, owed, firing := fmt.Sprint(n.Pending), showKnown(n.Held), fmt.Sprint(n.Owed),
+			fmt.Sprint(n.Firing)
 		if n.Error != "" {
 			pending, held, owed, firing = "?", "?", "?", "?"
 		}
@@ -291,10 +297,12 @@ func (p *statusPrinter) nodes(r *status.Redis) {
 	_ = t.flush()
 }
 
-// gaps prints when keyspace events may have been missed.
+// gaps prints the gaps in the keyspace events.
 func (p *statusPrinter) gaps(r *status.Redis) {
-	t := p.table("gaps in the keyspace events, with that of the start", column{title: "NODE", middle: true, least: 20}, column{title: "GAPS"},
-		column{title: "LAST"}, column{title: "BECAUSE OF", least: 8, spare: 2}, column{title: "SEEN BY", middle: true, least: 20, spare: 1})
+	t := p.table("gaps in the keyspace events, with that of the start", column{title: "NODE", middle: true, least: 20},
+		column{title: "GAPS"},
+		column{title: "LAST"}, column{title: "BECAUSE OF", least: 8, spare: 2},
+		column{title: "SEEN BY", middle: true, least: 20, spare: 1})
 	none := true
 	for _, n := range r.Nodes {
 		for _, g := range n.Gaps {
@@ -309,7 +317,8 @@ func (p *statusPrinter) gaps(r *status.Redis) {
 }
 
 func (p *statusPrinter) streams(n *status.NATS) {
-	t := p.table("streams at "+n.Server, column{title: "STREAM", middle: true, least: 12}, column{title: "MESSAGES"}, column{title: "BYTES"},
+	t := p.table("streams at "+n.Server, column{title: "STREAM", middle: true, least: 12}, column{title: "MESSAGES"},
+		column{title: "BYTES"},
 		column{title: "KEPT FOR", spare: 1}, column{title: "AT MOST", spare: 2}, column{title: "REPLICAS"})
 	for _, s := range n.Streams {
 		if s.Error != "" {
@@ -331,7 +340,7 @@ func (p *statusPrinter) streams(n *status.NATS) {
 	_ = t.flush()
 }
 
-// letters prints the dead letters by namespace. An error has what the other columns leave of the width.
+// letters prints the dead letters by namespace. The last column, the error, takes the rest of the width.
 func (p *statusPrinter) letters(n *status.NATS) {
 	const most, otherColumns, leastError = 10, 36, 20
 	if len(n.Letters) == 0 {
@@ -342,7 +351,8 @@ func (p *statusPrinter) letters(n *status.NATS) {
 	for _, l := range shown {
 		longest = max(longest, utf8.RuneCountInString(l.Namespace))
 	}
-	t := p.table("dead letters by namespace, and what the last one says", column{title: "NAMESPACE", middle: true, least: 20}, column{title: "LETTERS", right: true},
+	t := p.table("dead letters by namespace, with the last one's reason",
+		column{title: "NAMESPACE", middle: true, least: 20}, column{title: "LETTERS", right: true},
 		column{title: "LAST"}, column{title: "ERROR", least: 20, spare: 1})
 	for _, l := range shown {
 		why := showText(cmp.Or(l.Error, l.Reason, "-"), max(helpWidth-otherColumns-longest, leastError))
@@ -351,21 +361,23 @@ func (p *statusPrinter) letters(n *status.NATS) {
 	_ = t.flush()
 }
 
-// consumers prints what waits for consumers of fired events, and what fails: at most some of them, those that are furthest
-// behind. unnamed has the failures of those that do not name themselves.
+// consumers prints the waiting events and the failures of consumers of fired events, of the ones furthest behind if
+// there are many. unnamed has the failures of consumers that do not name themselves.
 func (p *statusPrinter) consumers(title string, all []status.Consumer, unnamed []status.Failures) {
 	const most = 10
 	if len(all) == 0 && len(unnamed) == 0 {
 		return
 	}
 	if len(all) > most {
-		title = fmt.Sprintf("%s: %d of %d consumers, those with the most events waiting", title, most, len(all))
+		title = fmt.Sprintf("%s: %d of %d consumers, most waiting events first", title, most, len(all))
 		all = slices.Clone(all)
 		slices.SortStableFunc(all, func(a, b status.Consumer) int { return cmp.Compare(b.Waiting, a.Waiting) })
 		all = all[:most]
 	}
-	t := p.table(title, column{title: "CONSUMER", middle: true, least: 20}, column{title: "WAITING"}, column{title: "IN WORK"},
-		column{title: "OLDEST", spare: 1}, column{title: "LAST EVENT", spare: 3}, column{title: "REDELIVERED", spare: 2},
+	t := p.table(title, column{title: "CONSUMER", middle: true, least: 20}, column{title: "WAITING"},
+		column{title: "IN WORK"},
+		column{title: "OLDEST", spare: 1}, column{title: "LAST EVENT", spare: 3},
+		column{title: "REDELIVERED", spare: 2},
 		column{title: "FAILED IN 10m"})
 	for _, c := range all {
 		oldest, last := "-", "-"
@@ -383,7 +395,7 @@ func (p *statusPrinter) consumers(title string, all []status.Consumer, unnamed [
 	_ = t.flush()
 }
 
-// showMinute returns a time to the minute, or a dash for none.
+// showMinute formats a time to the minute; a dash for none.
 func showMinute(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -391,7 +403,7 @@ func showMinute(t time.Time) string {
 	return t.UTC().Format("2006-01-02T15:04Z")
 }
 
-// showBytes returns a size to a tenth of its unit.
+// showBytes formats a size to a tenth of its unit.
 func showBytes(n uint64) string {
 	if n < 1000 {
 		return fmt.Sprintf("%d B", n)

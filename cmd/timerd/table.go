@@ -8,39 +8,39 @@ import (
 	"unicode"
 )
 
-// tablePage is how many rows of a list share the widths of their columns before they are printed.
+// tablePage is the number of rows of a list that are measured before they are printed.
 const tablePage = 100
 
-// column is a column of a table. What a terminal is too narrow for is left out, column by column, and then cut.
+// column is a column of a table. On a narrow terminal columns are left out, one by one, and then cut.
 type column struct {
 	title  string
-	right  bool // its texts end in line
-	middle bool // its texts are cut in the middle
-	wide   int  // it is at least so wide
-	least  int  // it may be cut to so much; 0: it is not cut
-	spare  int  // from 1 on: the first one is left out first; 0: it never is
+	right  bool // right-aligned
+	middle bool // cut in the middle
+	wide   int  // least width
+	least  int  // width to which it may be cut; 0: never cut
+	spare  int  // order of leaving out, from 1; 0: never
 }
 
-// cell is what a column has in a row.
+// cell is a column's content in a row.
 type cell struct {
 	text string
 	tone tone
 }
 
-// table prints rows in columns as wide as what is in them. On a terminal they fit; elsewhere nothing is cut or left out.
+// table prints rows in columns as wide as their content. On a terminal they fit; elsewhere nothing is cut or left out.
 type table struct {
 	w       io.Writer
 	screen  screen
 	columns []column
 	titled  bool // it begins with the titles of the columns
 
-	shown  []int // the columns that are not left out; nil before the first row is printed
-	widths []int // of each column: of its widest text until now
+	shown  []int // the columns not left out; nil before the first printed row
+	widths []int // by column: the widest text so far
 	rows   [][]cell
 	err    error // why the table cannot be written
 }
 
-// tableFor returns a table for where a command writes to.
+// tableFor returns a table for a command's output.
 func tableFor(w io.Writer, titled bool, columns ...column) *table {
 	return newTable(w, screenOf(w), titled, columns...)
 }
@@ -63,14 +63,15 @@ func (t *table) row(texts ...any) {
 	t.add(cells...)
 }
 
-// add adds a row, with a cell for each column. It is printed with those before it once they are a page; if that fails, flush says so.
+// add adds a row, with a cell for each column. A full page is printed at once; flush returns an error of that.
 func (t *table) add(cells ...cell) {
 	if t.rows = append(t.rows, cells); len(t.rows) >= tablePage {
-		_ = t.flush() // the last one says so again
+		_ = t.flush() // the final flush returns the error again
 	}
 }
 
-// flush prints the rows that were added. Columns get wider from page to page, never narrower. Once it has failed, it fails again.
+// flush prints the added rows. Columns get wider from page to page, never narrower. After a failure, every further call
+// fails too.
 func (t *table) flush() error {
 	if len(t.rows) == 0 || t.err != nil {
 		t.rows = t.rows[:0]
@@ -106,7 +107,7 @@ func (t *table) flush() error {
 // gap separates columns.
 const gap = "  "
 
-// excess returns by how much the columns that are shown are too wide for the screen at these widths.
+// excess returns by how much the shown columns exceed the screen at these widths.
 func (t *table) excess(width func(i int) int) int {
 	if t.screen.width == 0 {
 		return 0
@@ -118,7 +119,7 @@ func (t *table) excess(width func(i int) int) int {
 	return sum - t.screen.width
 }
 
-// choose says which columns are shown: all, but for those that can be spared where even cut ones would be too many.
+// choose sets the shown columns: all, except spare ones if even cut columns would not fit.
 func (t *table) choose() {
 	for i := range t.columns {
 		t.shown = append(t.shown, i)
@@ -143,7 +144,7 @@ func (t *table) choose() {
 	}
 }
 
-// fit returns the widths that the columns get on the screen. The last ones are cut first, and any that must be.
+// fit returns the columns' widths on the screen. The last ones are cut first.
 func (t *table) fit() []int {
 	widths := slices.Clone(t.widths)
 	over := t.excess(func(i int) int { return widths[i] })
@@ -186,7 +187,7 @@ func (t *table) print(b *strings.Builder, row []cell, widths []int) {
 	b.WriteByte('\n')
 }
 
-// cutText cuts a text to a width, with … where something is missing: at the end, or in the middle.
+// cutText cuts a text to a width, with … in place of the cut: at the end, or in the middle.
 func cutText(s string, width int, middle bool) string {
 	if textWidth(s) <= width {
 		return s
@@ -207,7 +208,7 @@ func cutText(s string, width int, middle bool) string {
 	return string(runes[:from]) + "…" + string(runes[to:])
 }
 
-// textWidth returns how many columns of a terminal a text takes.
+// textWidth returns the width of a text in columns of a terminal.
 func textWidth(s string) int {
 	n := 0
 	for _, r := range s {
@@ -216,7 +217,7 @@ func textWidth(s string) int {
 	return n
 }
 
-// runeWidth returns how many columns a character takes: East Asian ones and most pictures take two.
+// runeWidth returns the width of a character in columns: two for East Asian ones and most pictures.
 func runeWidth(r rune) int {
 	switch {
 	case r < 0x300:
@@ -224,7 +225,8 @@ func runeWidth(r rune) int {
 	case unicode.In(r, unicode.Mn, unicode.Me, unicode.Cf):
 		return 0
 	case unicode.In(r, unicode.Han, unicode.Hangul, unicode.Hiragana, unicode.Katakana),
-		r >= 0x3000 && r <= 0x303e, r >= 0xff01 && r <= 0xff60, r >= 0xffe0 && r <= 0xffe6, r >= 0x1f300 && r <= 0x1faff:
+		r >= 0x3000 && r <= 0x303e, r >= 0xff01 && r <= 0xff60, r >= 0xffe0 && r <= 0xffe6, r >= 0x1f300 &&
+			r <= 0x1faff:
 		return 2
 	}
 	return 1

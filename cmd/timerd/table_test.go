@@ -11,12 +11,17 @@ import (
 func sample(s screen) string {
 	var b strings.Builder
 	tab := &table{w: &b, screen: s, titled: true, widths: make([]int, 5), columns: []column{
-		{title: "DUE", spare: 1}, {title: "IN"}, {title: "ATTEMPT", spare: 2}, {title: "KEY", middle: true, least: 20}, {title: "PAYLOAD", least: 12, spare: 3},
+		{title: "DUE", spare: 1}, {title: "IN"}, {title: "ATTEMPT", spare: 2}, {title: "KEY", middle: true, least: 20},
+		{title: "PAYLOAD", least: 12, spare: 3},
 	}}
 	for _, row := range [][]cell{
-		{{text: "2026-11-20T09:00:00.000Z"}, {"late 3m 12s", toneBad}, {text: "1"}, {text: "shop:order:timeout:42"}, {text: `{"order":42}`}},
-		{{text: "2026-12-30T09:51:00.000Z"}, {text: "40d 51m"}, {"3 retry", toneOdd}, {text: "shop:order:payment-reminder:7f3c9a1e-55d0-4b"}, {text: `{"order":42,"customer":"Ernst","total":99}`}},
-		{{text: "2026-12-30T09:51:00.001Z"}, {text: "40d 51m"}, {text: "1"}, {text: "店:订单:超时:四十二"}, {text: "订单四十二，还没有付款，请提醒顾客"}},
+		{{text: "2026-11-20T09:00:00.000Z"}, {"late 3m 12s", toneBad}, {text: "1"}, {text: "shop:order:timeout:42"},
+			{text: `{"order":42}`}},
+		{{text: "2026-12-30T09:51:00.000Z"}, {text: "40d 51m"}, {"3 retry", toneOdd},
+			{text: "shop:order:payment-reminder:7f3c9a1e-55d0-4b"},
+			{text: `{"order":42,"customer":"Ernst","total":99}`}},
+		{{text: "2026-12-30T09:51:00.001Z"}, {text: "40d 51m"}, {text: "1"}, {text: "店:订单:超时:四十二"},
+			{text: "订单四十二，还没有付款，请提醒顾客"}},
 	} {
 		tab.add(row...)
 	}
@@ -79,11 +84,14 @@ func TestTableAlwaysFits(t *testing.T) {
 		width := rapid.IntRange(20, 250).Draw(t, "width")
 		columns := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) column {
 			return column{
-				title: rapid.StringN(1, 10, -1).Draw(t, "title"), right: rapid.Bool().Draw(t, "right"), middle: rapid.Bool().Draw(t, "middle"),
-				wide: rapid.IntRange(0, 5).Draw(t, "wide"), least: rapid.IntRange(0, 20).Draw(t, "least"), spare: rapid.IntRange(0, 3).Draw(t, "spare"),
+				title: rapid.StringN(1, 10, -1).Draw(t, "title"), right: rapid.Bool().Draw(t, "right"),
+				middle: rapid.Bool().Draw(t, "middle"),
+				wide:   rapid.IntRange(0, 5).Draw(t, "wide"), least: rapid.IntRange(0, 20).Draw(t, "least"),
+				spare: rapid.IntRange(0, 3).Draw(t, "spare"),
 			}
 		}), 1, 6).Draw(t, "columns")
-		tab := &table{w: &b, screen: screen{width: width}, titled: true, columns: columns, widths: make([]int, len(columns))}
+		tab := &table{w: &b, screen: screen{width: width}, titled: true, columns: columns,
+			widths: make([]int, len(columns))}
 		text := rapid.StringOfN(rapid.RuneFrom([]rune("abc :é店\u0301🦄")), 0, 60, -1)
 		for range rapid.IntRange(1, 5).Draw(t, "rows") {
 			row := make([]cell, len(columns))

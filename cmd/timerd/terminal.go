@@ -18,15 +18,15 @@ import (
 	"github.com/timerd-io/timerd/internal/config"
 )
 
-// screen is what is known of where a command writes to. The zero value is no terminal: what is written there is plain and
-// complete, however wide.
+// screen has the properties of a command's output. The zero value is no terminal: its output is plain and complete,
+// however wide.
 type screen struct {
 	width      int // columns; 0 for any number
 	colours    bool
 	isTerminal bool
 }
 
-// screenOf looks at where a command writes to.
+// screenOf returns the properties of a command's output.
 func screenOf(w io.Writer) screen {
 	if p, ok := w.(pipe); ok {
 		w = p.Writer
@@ -35,7 +35,7 @@ func screenOf(w io.Writer) screen {
 	return screen{width: width, colours: ok && !config.NoColor(), isTerminal: ok}
 }
 
-// most returns how many bytes of a text can be of use: more than there is room for, if that is limited.
+// most returns the bytes of a text worth preparing: more than fit on the screen.
 func (s screen) most() int {
 	if s.width == 0 {
 		return math.MaxInt
@@ -43,7 +43,7 @@ func (s screen) most() int {
 	return utf8.UTFMax * s.width
 }
 
-// terminalWidth returns how many columns a terminal has, 0 if it does not say; ok is false for what is no terminal.
+// terminalWidth returns the width of a terminal in columns, 0 if unknown; ok is false if the stream is no terminal.
 func terminalWidth(stream any) (width int, ok bool) {
 	file, ok := stream.(*os.File)
 	if !ok {
@@ -62,7 +62,7 @@ func terminalWidth(stream any) (width int, ok bool) {
 	return int(size.Col), true
 }
 
-// tone is how a text stands out on a terminal with colours.
+// tone is the colour of a text on a terminal.
 type tone string
 
 // The tones, as ANSI codes.
@@ -81,18 +81,19 @@ func (s screen) paint(text string, t tone) string {
 	return "\x1b[" + string(t) + "m" + text + "\x1b[0m"
 }
 
-// errInterrupted says that the command was told to end while it read.
+// errInterrupted means that the command was asked to end while it was reading.
 var errInterrupted = errors.New("interrupted")
 
-// sayReading tells somebody at a terminal that the command reads from it. Otherwise it would seem to hang.
+// sayReading notes on a terminal that the command reads from it; otherwise it would seem to hang.
 func sayReading(cmd *cobra.Command, what string) {
 	if _, ok := terminalWidth(cmd.InOrStdin()); ok {
-		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: reading %s from this terminal; Ctrl-D in an empty line ends it, Ctrl-C gives up\n", what)
+		fmt.Fprintf(cmd.ErrOrStderr(),
+			"timerd: reading %s from this terminal; Ctrl-D in an empty line ends it, Ctrl-C gives up\n", what)
 	}
 }
 
-// openStdin returns the standard input, of which reading fails with errInterrupted once the command is told to end: by
-// itself it would go on until there is something to read. The caller closes it.
+// openStdin returns the standard input. A read fails with errInterrupted once the command is asked to end; a plain read
+// would block until there is input. The caller closes it.
 func openStdin(cmd *cobra.Command) io.ReadCloser {
 	out, in := io.Pipe()
 	go func() {
@@ -103,10 +104,10 @@ func openStdin(cmd *cobra.Command) io.ReadCloser {
 	return out
 }
 
-// errReaderGone says that nobody reads the standard output any more.
+// errReaderGone means that nobody reads the standard output any more.
 var errReaderGone = errors.New("nobody reads the standard output")
 
-// pipe is the standard output; it tells a closed pipe there from one elsewhere.
+// pipe is the standard output. If its reader is gone, it returns errReaderGone: EPIPE may come from any connection.
 type pipe struct{ io.Writer }
 
 func (p pipe) Write(b []byte) (int, error) {

@@ -24,8 +24,8 @@ import (
 // terminal is a terminal that nobody sits at.
 type terminal struct {
 	tty      *os.File       // for the program
-	keyboard *os.File       // what is written here is typed
-	said     testenv.Output // what the program wrote
+	keyboard *os.File       // writes are keystrokes
+	said     testenv.Output // the program's output
 	done     chan struct{}  // closed once the program's side is closed and everything was read
 }
 
@@ -82,14 +82,14 @@ func shows(t *testing.T, width uint16, args ...string) (code int, lines []string
 	return code, strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 }
 
-// runs has a process of its own on the terminal carry out a command. It types something once the command has said what it waits
-// for, and returns the exit code.
+// runs has a process of its own on the terminal carry out a command. It types something once the command shows its
+// prompt, and returns the exit code.
 func (x *terminal) runs(t *testing.T, redisURL, waitsFor, typed string, args ...string) (code int) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], args...)
 	cmd.Env = []string{mainVariable + "=1", "TIMERD_REDIS_URL=" + redisURL}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = x.tty, x.tty, x.tty
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // Ctrl-C is for who has the terminal
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true} // Ctrl-C goes to the owner of the terminal
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func (x *terminal) runs(t *testing.T, redisURL, waitsFor, typed string, args ...
 	return cmd.ProcessState.ExitCode()
 }
 
-// colours are what a terminal shows in another way than as text.
+// colours matches escape sequences for colours.
 var colours = regexp.MustCompile("\x1b\\[[0-9;]*m")
 
 // fits checks that lines are no wider than the terminal, and returns them without colours.
@@ -135,8 +135,8 @@ func inColour(t *testing.T) {
 	t.Setenv("NO_COLOR", "")
 }
 
-// Who types the name alone wants to know what it is; without a terminal, as in a unit file, it serves.
-func TestNothingOnATerminal(t *testing.T) {
+// The name alone shows the help on a terminal; without one, as in a unit file, it serves.
+func TestEmptyListsOnATerminal(t *testing.T) {
 	testenv.NoLeaks(t)
 	testenv.SetVariables(t, nil)
 	if code, lines := shows(t, 100); code != 0 || !strings.Contains(strings.Join(lines, "\n"), "Run it:") {
@@ -155,7 +155,8 @@ func TestLsOnATerminal(t *testing.T) {
 	ok(t, "set", "shop:order:timeout:1", "1ms", strings.Repeat("late ", 60))
 	ok(t, "set", long, "40d51m", strings.Repeat("逾期未付款", 30), "--attempt", "3")
 	ok(t, "set", "shop:order:timeout:2", "41d", "")
-	testenv.Eventually(t, patience, func() bool { return strings.Contains(ok(t, "ls"), "  late 1") }, "a timer to be late")
+	testenv.Eventually(t, patience, func() bool { return strings.Contains(ok(t, "ls"), "  late 1") },
+		"a timer to be late")
 
 	for _, width := range []uint16{70, 80, 200} {
 		_, lines := shows(t, width, "ls")
@@ -169,8 +170,10 @@ func TestLsOnATerminal(t *testing.T) {
 				t.Errorf("the keys are not in line: %q", bare[i+1])
 			}
 		}
-		if !strings.Contains(bare[1], "late ") || !strings.Contains(bare[2], "3 retry  ") || !strings.Contains(bare[2], "8e21  ") {
-			t.Errorf("late and retried ones are not marked, or the end of a key is missing:\n%s", strings.Join(bare, "\n"))
+		if !strings.Contains(bare[1], "late ") || !strings.Contains(bare[2], "3 retry  ") ||
+			!strings.Contains(bare[2], "8e21  ") {
+			t.Errorf("late and retried ones are not marked, or the end of a key is missing:\n%s",
+				strings.Join(bare, "\n"))
 		}
 		if !strings.Contains(lines[1], "\x1b[31mlate ") || !strings.Contains(lines[2], "\x1b[33m3 retry\x1b[0m") {
 			t.Errorf("no colours: %q", lines[1:3])
@@ -179,11 +182,13 @@ func TestLsOnATerminal(t *testing.T) {
 			t.Errorf("due times and whole keys at %d columns: %v", width, wide)
 		}
 	}
-	if out := ok(t, "ls"); !strings.Contains(out, strings.Repeat("逾期未付款", 30)) || !strings.Contains(out, long) || strings.Contains(out, "…") || strings.Contains(out, "\x1b") {
-		t.Errorf("what is no terminal gets less than all, or colours:\n%s", out)
+	if out := ok(t, "ls"); !strings.Contains(out, strings.Repeat("逾期未付款", 30)) || !strings.Contains(out, long) ||
+		strings.Contains(out, "…") || strings.Contains(out, "\x1b") {
+		t.Errorf("a pipe gets less than all, or colours:\n%s", out)
 	}
 	t.Setenv("NO_COLOR", "1")
-	if _, lines := shows(t, 80, "ls"); strings.Contains(strings.Join(lines, ""), "\x1b") || !strings.Contains(lines[2], "3 retry") {
+	if _, lines := shows(t, 80, "ls"); strings.Contains(strings.Join(lines, ""), "\x1b") ||
+		!strings.Contains(lines[2], "3 retry") {
 		t.Errorf("with NO_COLOR: %q", lines)
 	}
 	t.Setenv("NO_COLOR", "")
@@ -199,11 +204,13 @@ func TestWatchOnATerminal(t *testing.T) {
 	server := testenv.NATS(t)
 	testenv.SetVariables(t, map[string]string{"TIMERD_NATS_URL": server.URL()})
 	js := server.JetStream()
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"}}); err != nil {
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "TIMERS",
+		Subjects: []string{"timers.fired.>"}}); err != nil {
 		t.Fatal(err)
 	}
 	for i, e := range []event.Event{
-		{Key: keys.Key{App: "shop", Module: "order", Type: "payment-reminder", ID: "7f3c9a1e-55d0-4b52-9f2e-0c4a1b6d8e21"}, Attempt: 1, Trigger: "deadline"},
+		{Key: keys.Key{App: "shop", Module: "order", Type: "payment-reminder",
+			ID: "7f3c9a1e-55d0-4b52-9f2e-0c4a1b6d8e21"}, Attempt: 1, Trigger: "deadline"},
 		{Key: keys.Key{App: "shop", Module: "order", Type: "timeout", ID: "2"}, Attempt: 3, Trigger: "sweep"},
 	} {
 		e.Type, e.Due, e.MaxAttempts = event.TypeFired, time.UnixMilli(1763629200000), 16
@@ -217,18 +224,21 @@ func TestWatchOnATerminal(t *testing.T) {
 	for _, width := range []uint16{60, 80, 200} {
 		_, lines := shows(t, width, "watch", "--since", "1d", "--count", "2")
 		bare := fits(t, width, lines)
-		if len(bare) != 2 || !strings.Contains(bare[0], " +0ms  ") || !strings.Contains(bare[1], "+1m 12s late  ") || !strings.Contains(bare[1], " 3/16 retry  ") {
+		if len(bare) != 2 || !strings.Contains(bare[0], " +0ms  ") || !strings.Contains(bare[1], "+1m 12s late  ") ||
+			!strings.Contains(bare[1], " 3/16 retry  ") {
 			t.Fatalf("late and retried ones are not marked:\n%s", strings.Join(bare, "\n"))
 		}
-		if !strings.Contains(lines[1], "\x1b[31m+1m 12s late\x1b[0m") || !strings.Contains(lines[1], "\x1b[33m3/16 retry\x1b[0m") {
+		if !strings.Contains(lines[1], "\x1b[31m+1m 12s late\x1b[0m") ||
+			!strings.Contains(lines[1], "\x1b[33m3/16 retry\x1b[0m") {
 			t.Errorf("no colours: %q", lines[1])
 		}
 		if wide := strings.HasPrefix(bare[0], "2025-11-20T09:00:00.000Z"); wide != (width >= 80) {
 			t.Errorf("due times at %d columns: %v", width, wide)
 		}
 	}
-	if code, out, _ := timerd(t, "", "watch", "--since", "1d", "--count", "2"); code != 0 || strings.Count(out, strings.Repeat("payload ", 50)) != 2 || strings.Contains(out, "\x1b") {
-		t.Errorf("what is no terminal gets less than all, or colours: %d\n%s", code, out)
+	if code, out, _ := timerd(t, "", "watch", "--since", "1d", "--count", "2"); code != 0 ||
+		strings.Count(out, strings.Repeat("payload ", 50)) != 2 || strings.Contains(out, "\x1b") {
+		t.Errorf("a pipe gets less than all, or colours: %d\n%s", code, out)
 	}
 }
 
@@ -242,8 +252,10 @@ func TestDeadLsOnATerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := event.Event{
-		Type: event.TypeDead, Key: keys.Key{App: "shop", Module: "order", Type: "payment-reminder", ID: "7f3c9a1e-55d0-4b52-9f2e-0c4a1b6d8e21"}, Due: time.UnixMilli(1763629200000),
-		Attempt: 16, MaxAttempts: 16, Data: []byte("p"), DeadReason: event.ReasonExhausted, LastError: strings.Repeat("502 Bad Gateway, ", 10) + "the end",
+		Type: event.TypeDead, Key: keys.Key{App: "shop", Module: "order", Type: "payment-reminder",
+			ID: "7f3c9a1e-55d0-4b52-9f2e-0c4a1b6d8e21"}, Due: time.UnixMilli(1763629200000),
+		Attempt: 16, MaxAttempts: 16, Data: []byte("p"), DeadReason: event.ReasonExhausted,
+		LastError: strings.Repeat("502 Bad Gateway, ", 10) + "the end",
 	}
 	e.ID = keys.EventID(e.Key.String(), e.Due.UnixMilli(), e.Attempt)
 	if _, err := js.Publish(t.Context(), e.Key.Subject("timers", keys.Dead), e.AppendJSON(nil)); err != nil {
@@ -255,16 +267,19 @@ func TestDeadLsOnATerminal(t *testing.T) {
 	for _, width := range []uint16{60, 80, 200} {
 		_, lines := shows(t, width, "dead", "ls")
 		bare := fits(t, width, lines)
-		if len(bare) != 4 || bare[3] != "2 dead letters" || !strings.HasPrefix(bare[1], "1 ") || !strings.Contains(bare[1], "8e21  ") {
+		if len(bare) != 4 || bare[3] != "2 dead letters" || !strings.HasPrefix(bare[1], "1 ") ||
+			!strings.Contains(bare[1], "8e21  ") {
 			t.Fatalf("dead ls:\n%s", strings.Join(bare, "\n"))
 		}
 		at := strings.Index(bare[0], "REASON")
-		if !strings.HasPrefix(bare[1][runeOffset(bare[1], at):], "attempts us") || !strings.HasPrefix(bare[2][runeOffset(bare[2], at):], "not an eve") {
+		if !strings.HasPrefix(bare[1][runeOffset(bare[1], at):], "attempts us") ||
+			!strings.HasPrefix(bare[2][runeOffset(bare[2], at):], "not an eve") {
 			t.Errorf("the reasons are not in line:\n%s", strings.Join(bare, "\n"))
 		}
 	}
-	if out := ok(t, "dead", "ls"); !strings.Contains(out, "the end") || !strings.Contains(out, e.ID) || strings.Contains(out, "…") {
-		t.Errorf("what is no terminal gets less than all:\n%s", out)
+	if out := ok(t, "dead", "ls"); !strings.Contains(out, "the end") || !strings.Contains(out, e.ID) ||
+		strings.Contains(out, "…") {
+		t.Errorf("a pipe gets less than all:\n%s", out)
 	}
 }
 
@@ -290,11 +305,13 @@ func TestStatusOnATerminal(t *testing.T) {
 	for _, width := range []uint16{60, 80, 200} {
 		code, lines := shows(t, width, "status")
 		bare := fits(t, width, lines)
-		if code != exitFailed || !strings.HasPrefix(lines[0], "\x1b[31mfail  \x1b[0mthe state of the streams is unknown") {
+		if code != exitFailed || !strings.HasPrefix(lines[0],
+			"\x1b[31mfail  \x1b[0mthe state of the streams is unknown") {
 			t.Errorf("exit code %d: %q", code, lines[0])
 		}
 		text := strings.Join(bare, "\n")
-		for _, want := range []string{"\n  RANK  INSTANCE", "\n  shop:order:payment-reminder  0        0     0     0\n", "\n  NODE ", "\n  " + server.Addr() + "  0 "} {
+		for _, want := range []string{"\n  RANK  INSTANCE", "\n  shop:order:payment-reminder  0        0     0     0\n",
+			"\n  NODE ", "\n  " + server.Addr() + "  0 "} {
 			if !strings.Contains(text, want) {
 				t.Errorf("no %q on %d columns:\n%s", want, width, text)
 			}
@@ -317,7 +334,8 @@ func TestDoctorOnATerminal(t *testing.T) {
 	_, lines := shows(t, 200, "doctor")
 	var levels []string
 	for _, line := range lines {
-		if found := regexp.MustCompile("^\x1b\\[[0-9]+m(ok|warn|fail) *\x1b\\[0m  ").FindStringSubmatch(line); found != nil {
+		if found := regexp.MustCompile("^\x1b\\[[0-9]+m(ok|warn|fail) *\x1b\\[0m  ").FindStringSubmatch(
+			line); found != nil {
 			levels = append(levels, found[1])
 		}
 	}
@@ -326,12 +344,13 @@ func TestDoctorOnATerminal(t *testing.T) {
 		t.Errorf("the levels are %q, want the worst last", order)
 	}
 	t.Setenv("NO_COLOR", "1")
-	if _, lines := shows(t, 200, "doctor"); strings.Contains(strings.Join(lines, ""), "\x1b") || !strings.HasPrefix(lines[0], "ok    ") {
+	if _, lines := shows(t, 200, "doctor"); strings.Contains(strings.Join(lines, ""), "\x1b") ||
+		!strings.HasPrefix(lines[0], "ok    ") {
 		t.Errorf("with NO_COLOR:\n%s", strings.Join(lines, "\n"))
 	}
 }
 
-// At a terminal, set says that it reads the payload. The first Ctrl-C ends it, and so does the end of the text.
+// At a terminal, set announces that it reads the payload. The first Ctrl-C ends it, and so does the end of the text.
 func TestSetFromATerminal(t *testing.T) {
 	testenv.NoLeaks(t)
 	server := startRedis(t)
@@ -343,7 +362,8 @@ func TestSetFromATerminal(t *testing.T) {
 		{"half a pay\x03", "interrupted: nothing was set", exitFailed, []string{"set", "a:b:c:1", "5m", "-"}},
 		{"the payload\n\x04", "a:b:c:2 is due at ", exitOK, []string{"set", "a:b:c:2", "5m", "-"}},
 		{`{"key":"a:b:c:3","px":60000}` + "\n\x03", "interrupted", exitFailed, []string{"set", "--from", "-"}},
-		{`{"key":"a:b:c:4","px":60000}` + "\n\x04", "1 set, 0 there already, 0 bad", exitOK, []string{"set", "--from", "-"}},
+		{`{"key":"a:b:c:4","px":60000}` + "\n\x04", "1 set, 0 there already, 0 bad", exitOK,
+			[]string{"set", "--from", "-"}},
 	} {
 		x := newTerminal(t, 80)
 		if code := x.runs(t, server.URL(0), "from this terminal; Ctrl-D", test.typed, test.args...); code != test.code {
@@ -359,7 +379,7 @@ func TestSetFromATerminal(t *testing.T) {
 	}
 }
 
-// At a terminal, cancel --all asks, and says how far it is. Ctrl-C ends it between two batches.
+// At a terminal, cancel --all asks, and shows its progress. Ctrl-C ends it between two batches.
 func TestCancelAllAtATerminal(t *testing.T) {
 	testenv.NoLeaks(t)
 	server := startRedis(t)
@@ -377,8 +397,10 @@ func TestCancelAllAtATerminal(t *testing.T) {
 	}{
 		{question, "n\n", "timerd: nothing was done\r\n", exitFailed, nil},
 		{question, "\x03", "timerd: nothing was done\r\n", exitFailed, nil},
-		{question, "y\n", "1 cancelled, 0 too late\r\n", exitOK, nil}, // of another app, so that those that are wanted stay
-		{" of 20000 timers, up to 20", "\x03", "timerd: interrupted: of 20000 timers those due until 20", exitFailed, []string{"--yes"}},
+		// of another app, so that the wanted ones stay
+		{question, "y\n", "1 cancelled, 0 too late\r\n", exitOK, nil},
+		{" of 20000 timers, up to 20", "\x03", " of 20000 timers, up to a due time of 20", exitFailed,
+			[]string{"--yes"}},
 	} {
 		args := append([]string{"cancel", "--all", "shop"}, test.args...)
 		if test.code == exitOK {
@@ -410,7 +432,8 @@ func TestForecastOnATerminal(t *testing.T) {
 	for _, width := range []uint16{20, 40, 80, 200} {
 		_, lines := shows(t, width, "forecast", "--minutes", "10")
 		bare := fits(t, width, lines[:len(lines)-1])
-		if len(bare) != 11 || width >= 40 && (textWidth(bare[6]) != int(width) || !strings.HasSuffix(bare[7], "    1  ▏") && width == 40) {
+		if len(bare) != 11 || width >= 40 && (textWidth(bare[6]) != int(width) ||
+			!strings.HasSuffix(bare[7], "    1  ▏") && width == 40) {
 			t.Errorf("%d columns:\n%s", width, strings.Join(lines, "\n"))
 		}
 	}

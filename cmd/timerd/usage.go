@@ -19,14 +19,14 @@ const (
 	exitUsage  = 2 // bad usage or configuration
 )
 
-// exitCode ends a command that has said itself what is wrong.
+// exitCode ends a command that has printed its fault itself.
 type exitCode int
 
 func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
-// usageError is a command line that makes no sense.
+// usageError is a fault of the command line.
 type usageError struct {
-	command string // whose help to read
+	command string // the command with the help
 	err     error
 }
 
@@ -41,7 +41,7 @@ func usagef(cmd *cobra.Command, format string, args ...any) error {
 
 const keyHelp = `KEY is app:module:type:id, as it is in Redis or as timerd prints it.`
 
-// checkKey returns a *usageError for a KEY that is none of a timer.
+// checkKey returns a *usageError for a KEY that is not a timer's.
 func checkKey(cmd *cobra.Command, key string) error {
 	if _, err := keys.Parse(key); err != nil {
 		return usagef(cmd, "KEY %q: %w", keys.Abbreviate(key), err)
@@ -51,7 +51,7 @@ func checkKey(cmd *cobra.Command, key string) error {
 
 const namespaceHelp = `NAMESPACE is app[:module[:type]]; * or a part left out stands for any.`
 
-// namespaceArg reads the argument NAMESPACE; left out, it is every timer.
+// namespaceArg reads the argument NAMESPACE; left out, it means every timer.
 func namespaceArg(cmd *cobra.Command, args []string) (keys.Namespace, error) {
 	if len(args) == 0 {
 		return keys.Namespace{}, nil
@@ -63,7 +63,7 @@ func namespaceArg(cmd *cobra.Command, args []string) (keys.Namespace, error) {
 	return n, nil
 }
 
-// arguments makes what an argument check finds a *usageError that says what is wanted.
+// arguments turns an argument check's error into a *usageError that names the wanted arguments.
 func arguments(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if check(cmd, args) == nil {
@@ -81,7 +81,7 @@ func arguments(check cobra.PositionalArgs) cobra.PositionalArgs {
 	}
 }
 
-// noSuchCommand is the argument check of a command that only holds others, or that takes no arguments besides.
+// noSuchCommand is the argument check of a command with only subcommands, or without other arguments.
 func noSuchCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -94,8 +94,8 @@ func noSuchCommand(cmd *cobra.Command, args []string) error {
 	return usagef(cmd, "unknown command %q%s", args[0], near)
 }
 
-// flagError makes what is wrong with a flag a *usageError, with the flag that was probably meant. Of an unknown command its
-// flags are unknown, too: then the command is the fault.
+// flagError turns the fault of a flag into a *usageError, with the most similar flag. The flags of an unknown command
+// are unknown too: then the command is the fault.
 func flagError(cmd *cobra.Command, err error) error {
 	if args := cmd.Flags().Args(); len(args) > 0 && cmd.HasSubCommands() && !strings.Contains(cmd.Use, " ") {
 		return noSuchCommand(cmd, args)

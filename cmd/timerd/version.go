@@ -23,12 +23,12 @@ func newVersion() *cobra.Command {
 	}
 }
 
-// versionText returns the version and what is known about the build, in one line.
+// versionText returns the version and the known facts of the build, in one line.
 func versionText() string {
 	return fmt.Sprintf("timerd %s %s %s/%s", buildText(), runtime.Version(), runtime.GOOS, runtime.GOARCH)
 }
 
-// buildText returns the version, and the revision that it was built from if that is known.
+// buildText returns the version, and the revision of its source if known.
 func buildText() string {
 	v, revision, modified := version, "", ""
 	if info, ok := debug.ReadBuildInfo(); ok {

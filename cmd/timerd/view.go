@@ -17,34 +17,35 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// timeLayout is how times are shown: as in the events.
+// timeLayout is the format of times: that of events.
 const timeLayout = "2006-01-02T15:04:05.000Z07:00"
 
 // timerView is a timer as --json shows it. The key is written as in the subject
 // of an event, the payload as in its data.
 type timerView struct {
 	Key             string          `json:"key"`
-	State           string          `json:"state,omitempty"`  // of one that was looked for
+	State           string          `json:"state,omitempty"`  // from a search
 	Beside          bool            `json:"beside,omitempty"` // a retry that waits beside a newer timer
 	Due             int64           `json:"due"`              // unix ms
 	DueAt           string          `json:"dueat"`
 	Attempt         int             `json:"attempt,omitempty"`
-	Late            int64           `json:"late,omitempty"` // ms, of one that was looked for and has a limit of its own
+	Late            int64           `json:"late,omitempty"` // ms, from a search, if it has a limit of its own
 	Repeat          string          `json:"repeat,omitempty"`
 	Occurrence      int64           `json:"occurrence,omitempty"`
-	TraceParent     string          `json:"traceparent,omitempty"` // of one that was looked for
+	TraceParent     string          `json:"traceparent,omitempty"` // from a search
 	DataContentType string          `json:"datacontenttype,omitempty"`
 	Data            json.RawMessage `json:"data,omitempty"`
 	DataBase64      []byte          `json:"data_base64,omitempty"`
 	DataStatus      string          `json:"datastatus,omitempty"`
-	SetAside        string          `json:"setaside,omitempty"` // why, if it is
+	SetAside        string          `json:"setaside,omitempty"` // the reason, if set aside
 }
 
 func newTimerView(key string, due time.Time, attempt int) timerView {
-	return timerView{Key: keys.EncodeText(key), Due: due.UnixMilli(), DueAt: due.UTC().Format(timeLayout), Attempt: attempt}
+	return timerView{Key: keys.EncodeText(key), Due: due.UnixMilli(), DueAt: due.UTC().Format(timeLayout),
+		Attempt: attempt}
 }
 
-// withPayload adds a payload; nil means that there is none.
+// withPayload adds a payload; nil means none.
 func (v timerView) withPayload(payload []byte, status string) timerView {
 	if payload == nil {
 		v.DataStatus = status
@@ -67,7 +68,7 @@ func writeJSON(w io.Writer, v any) error {
 	return encoder.Encode(v)
 }
 
-// writeLines writes each of some values in a line of JSON.
+// writeLines writes values, a line of JSON each.
 func writeLines[L ~[]V, V any](w io.Writer, values L) error {
 	for _, v := range values {
 		if err := writeJSON(w, v); err != nil {
@@ -77,7 +78,7 @@ func writeLines[L ~[]V, V any](w io.Writer, values L) error {
 	return nil
 }
 
-// showPayload returns a payload in one line that is safe for a terminal, cut to about so many bytes.
+// showPayload returns a payload in one line that is safe for a terminal, cut to about most bytes.
 func showPayload(payload []byte, status string, most int) string {
 	if payload == nil {
 		return "(" + status + ")"
@@ -104,8 +105,8 @@ func showText(s string, most int) string {
 	return showPayload([]byte(s), "", most)
 }
 
-// whyMissing returns what stands in place of the payloads that are missing of some keys: what type these are of, if that is
-// why. Where Redis does not say, it is only that they are missing.
+// whyMissing returns, for each of the named keys, a text to show in place of its missing payload. If the key's type
+// explains the missing payload, the text names the type. If Redis does not answer, no text does.
 func whyMissing(ctx context.Context, rdb redis.UniversalClient, names ...string) []string {
 	types := make([]*redis.StatusCmd, len(names))
 	_, _ = rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error { // each reply has its own error
@@ -118,7 +119,7 @@ func whyMissing(ctx context.Context, rdb redis.UniversalClient, names ...string)
 	for i, reply := range types {
 		texts[i] = event.StatusMissing
 		switch kind := reply.Val(); kind {
-		case "", "none", "string", "hash": // a string or a hash that timerd may not read, or that came later
+		case "", "none", "string", "hash": // an unreadable string or hash, or a later one
 		case "list", "set", "stream":
 			texts[i] += ": a " + kind + " has no payload"
 		case "zset":
@@ -130,10 +131,10 @@ func whyMissing(ctx context.Context, rdb redis.UniversalClient, names ...string)
 	return texts
 }
 
-// lateAfter is from when on something counts as late: a sweep finds within a second what was missed.
+// lateAfter is the delay that counts as late: a sweep finds missed timers within a second.
 const lateAfter = time.Second
 
-// showWait returns how long it is until a due time, or how late it is.
+// showWait formats the time until a due time, or since.
 func showWait(d time.Duration) cell {
 	switch {
 	case d <= -lateAfter:
@@ -144,8 +145,7 @@ func showWait(d time.Duration) cell {
 	return cell{text: showAbout(d)}
 }
 
-// waitFrom returns how long it is until due by the clock of Redis, in brackets, or "" if Redis does not say what time it
-// is.
+// waitFrom formats the time until due by the clock of Redis, in brackets; "" if Redis does not answer.
 func waitFrom(ctx context.Context, rdb redis.UniversalClient, due time.Time) string {
 	now, err := clockOf(ctx, rdb)
 	if err != nil {
@@ -154,7 +154,7 @@ func waitFrom(ctx context.Context, rdb redis.UniversalClient, due time.Time) str
 	return fmt.Sprintf(" (%s)", showWait(due.Sub(now)).text)
 }
 
-// showAttempt returns which attempt it is, of how many if that is known.
+// showAttempt formats an attempt, with the most attempts if known.
 func showAttempt(attempt, of int) string {
 	if of == 0 {
 		return strconv.Itoa(attempt)
@@ -162,7 +162,7 @@ func showAttempt(attempt, of int) string {
 	return fmt.Sprintf("%d/%d", attempt, of)
 }
 
-// attemptCell is showAttempt, with a mark at what is not the first one.
+// attemptCell is showAttempt, with a mark unless it is the first.
 func attemptCell(attempt, of int) cell {
 	if attempt > 1 {
 		return cell{showAttempt(attempt, of) + " retry", toneOdd}
@@ -170,7 +170,7 @@ func attemptCell(attempt, of int) cell {
 	return cell{text: showAttempt(attempt, of)}
 }
 
-// counted says how many there are of something.
+// counted formats a number with its noun.
 func counted(n int64, one string) string {
 	if n == 1 {
 		return "1 " + one
@@ -178,7 +178,7 @@ func counted(n int64, one string) string {
 	return fmt.Sprintf("%d %ss", n, one)
 }
 
-// showKnown returns a number, or a question mark for one that is not known.
+// showKnown formats a number; a question mark for an unknown one.
 func showKnown(n *int64) string {
 	if n == nil {
 		return "?"
@@ -186,5 +186,5 @@ func showKnown(n *int64) string {
 	return fmt.Sprint(*n)
 }
 
-// occurrenceLayout is how the time of an occurrence is shown in its zone.
+// occurrenceLayout is the format of an occurrence's time in its zone.
 const occurrenceLayout = "Mon 2006-01-02 15:04:05 -07:00"

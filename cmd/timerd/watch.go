@@ -25,10 +25,9 @@ func newWatch() *cobra.Command {
 		Use:        "watch [NAMESPACE]",
 		SuggestFor: []string{"follow", "tail"},
 		Short:      "Follow firings live",
-		Long: `Follow firings as they happen, until interrupted. Each line shows when a timer was due, how late its
-event was published, its key, attempt, trigger and payload. Firings over a second late and those
-after the first attempt are marked. On a terminal the lines fit its width. Elsewhere they are
-complete.
+		Long: `Follow firings as they happen, until interrupted. Each line shows a timer's due time, the lateness
+of its event, its key, attempt, trigger and payload. Firings over a second late, and retries, are
+marked. On a terminal the lines fit its width. Elsewhere they are complete.
 
 ` + namespaceHelp,
 		Example: `  timerd watch
@@ -68,15 +67,15 @@ complete.
 	return cmd
 }
 
-// watched says which messages to follow.
+// watched selects the messages to follow.
 type watched struct {
 	stream, subject string
 	since           time.Duration // 0: only new ones
 	count           int           // 0: for ever
-	ready           func() error  // called once nothing can be missed any more
+	ready           func() error  // called once nothing new can be missed
 }
 
-// consumer begins at an exact place in the stream: where "new" is would move with each reconnection.
+// consumer begins at an exact place in the stream: the meaning of "new" would change with each reconnection.
 func (w watched) consumer(ctx context.Context, js jetstream.JetStream) (jetstream.MessagesContext, error) {
 	stream, err := history.Open(ctx, js, w.stream)
 	if err != nil {
@@ -98,8 +97,8 @@ func (w watched) consumer(ctx context.Context, js jetstream.JetStream) (jetstrea
 	return consumer.Messages()
 }
 
-// watch hands the content of messages to show until ctx ends, which is no error,
-// or the count is reached. It goes on through restarts of NATS.
+// watch hands the content of messages to show until ctx ends or the count is reached; neither is an error. It goes on
+// through restarts of NATS.
 func watch(ctx context.Context, js jetstream.JetStream, w watched, show func([]byte) error) error {
 	messages, err := w.consumer(ctx, js)
 	if ctx.Err() != nil {
@@ -141,7 +140,7 @@ func newFirings(w io.Writer) firings {
 	)}
 }
 
-// show prints an event, or says that it is none.
+// show prints the event of a message, or, if the message holds none, a line that says so.
 func (f firings) show(data []byte) error {
 	most := f.table.screen.most()
 	e, err := event.Parse(data)
@@ -149,11 +148,12 @@ func (f firings) show(data []byte) error {
 		_, err = fmt.Fprintf(f.table.w, "not an event: %v: %s\n", err, showPayload(data, "", most))
 		return err
 	}
-	f.table.row(e.Due.UTC().Format(timeLayout), lateCell(e), keys.EncodeText(e.Key.String()), attemptCell(e.Attempt, e.MaxAttempts), e.Trigger, showPayload(e.Data, e.Status, most))
+	f.table.row(e.Due.UTC().Format(timeLayout), lateCell(e), keys.EncodeText(e.Key.String()),
+		attemptCell(e.Attempt, e.MaxAttempts), e.Trigger, showPayload(e.Data, e.Status, most))
 	return f.table.flush()
 }
 
-// lateCell returns how late an event was published, with a mark if that is much.
+// lateCell formats the lateness of an event, with a mark if it is great.
 func lateCell(e event.Event) cell {
 	late := e.Time.Sub(e.Due)
 	switch {

@@ -16,8 +16,8 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
-// container runs the command of a service as its container would, on this machine: what is at an address and port of the
-// network is at another one here.
+// container runs the command of a service as its container would, on this machine: the network's addresses and ports
+// are replaced by local ones.
 type container struct {
 	t       *testing.T
 	service types.ServiceConfig
@@ -47,8 +47,8 @@ func (c *container) start() *exec.Cmd {
 	return cmd
 }
 
-// entryPoint makes a directory for PATH with what the image has there: its entry point, which runs what it is given, and the
-// server that the tests run against.
+// entryPoint makes a directory for PATH with the image's programs: its entry point, which runs its arguments, and the
+// tests' server.
 func entryPoint(t *testing.T) (path string) {
 	t.Helper()
 	program := os.Getenv(devserver.BinaryEnv)
@@ -90,11 +90,13 @@ func TestComposeRedis(t *testing.T) {
 		}
 		c := &container{
 			t: t, service: load(t, "cluster").Services[name], path: path,
-			replace: strings.NewReplacer("/etc/timerd/redis.conf", conf, "--dir /data", fmt.Sprintf("--dir %s --port %d --cluster-port %d", dir, port, bus), "0.0.0.0", "127.0.0.1"),
+			replace: strings.NewReplacer("/etc/timerd/redis.conf", conf, "--dir /data",
+				fmt.Sprintf("--dir %s --port %d --cluster-port %d", dir, port, bus), "0.0.0.0", "127.0.0.1"),
 		}
 		c.start()
 		client := redis.NewClient(&redis.Options{Addr: devserver.Address(port), DialerRetries: 1, MaxRetries: -1})
-		want := map[string]string{"appendonly": "yes", "maxmemory-policy": "noeviction", "protected-mode": "no", "dir": dir, "cluster-enabled": "no"}
+		want := map[string]string{"appendonly": "yes", "maxmemory-policy": "noeviction", "protected-mode": "no",
+			"dir": dir, "cluster-enabled": "no"}
 		if name != "redis" {
 			want["cluster-enabled"] = "yes"
 		}
@@ -104,7 +106,8 @@ func TestComposeRedis(t *testing.T) {
 				t.Errorf("%s: %s is %q, want %q", name, setting, got, value)
 			}
 		}
-		if flags := client.ConfigGet(t.Context(), "notify-keyspace-events").Val()["notify-keyspace-events"]; !strings.Contains(flags, "x") {
+		if flags := client.ConfigGet(t.Context(),
+			"notify-keyspace-events").Val()["notify-keyspace-events"]; !strings.Contains(flags, "x") {
 			t.Errorf("%s: redis.conf is not in force: the flags are %q", name, flags)
 		}
 		if err := client.Close(); err != nil {
@@ -113,8 +116,8 @@ func TestComposeRedis(t *testing.T) {
 	}
 }
 
-// The nodes become one cluster, at the first start; and at each further one, with the nodes just back and their state not
-// ok yet, it is found to be one.
+// The nodes become one cluster, at the first start; and at each further one, with the nodes just back and their state
+// not ok yet, it is found to be one.
 func TestComposeMakesTheClusterOnce(t *testing.T) {
 	cluster := load(t, "cluster")
 	var nodes []*devserver.Redis
@@ -133,7 +136,8 @@ func TestComposeMakesTheClusterOnce(t *testing.T) {
 			places = append(places, "-h "+address+" ", fmt.Sprintf("-p %d ", node.Port()))
 		}
 	}
-	c := &container{t: t, service: cluster.Services["redis-cluster"], replace: strings.NewReplacer(places...), path: os.Getenv("PATH")}
+	c := &container{t: t, service: cluster.Services["redis-cluster"], replace: strings.NewReplacer(places...),
+		path: os.Getenv("PATH")}
 	makes := func(what string) {
 		t.Helper()
 		if err := c.start().Wait(); err != nil {
@@ -142,7 +146,8 @@ func TestComposeMakesTheClusterOnce(t *testing.T) {
 		client := redis.NewClient(&redis.Options{Addr: nodes[0].Addr()})
 		defer func() { _ = client.Close() }()
 		info, err := client.ClusterInfo(t.Context()).Result()
-		if err != nil || !strings.Contains(info, "cluster_state:ok") || !strings.Contains(info, "cluster_known_nodes:6") {
+		if err != nil || !strings.Contains(info, "cluster_state:ok") ||
+			!strings.Contains(info, "cluster_known_nodes:6") {
 			t.Fatalf("%s: %v\n%s", what, err, info)
 		}
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// load reads docker-compose.yml with these profiles. It fails on what is no valid Compose file: unknown
-// attributes, anchors, networks and volumes that are not declared, dependencies on what is no service.
+// load reads docker-compose.yml with these profiles. It fails on an invalid Compose file: unknown attributes,
+// undeclared anchors, networks and volumes, dependencies on unknown services.
 func load(t *testing.T, profiles ...string) *types.Project {
 	t.Helper()
 	project, err := loadFile(t, composeFile, nil, profiles...)
@@ -31,7 +31,8 @@ const composeFile = "../../docker-compose.yml"
 
 func loadFile(t *testing.T, path string, env []string, profiles ...string) (*types.Project, error) {
 	t.Helper()
-	options, err := cli.NewProjectOptions([]string{path}, cli.WithName("timerd"), cli.WithProfiles(profiles), cli.WithEnv(env))
+	options, err := cli.NewProjectOptions([]string{path}, cli.WithName("timerd"), cli.WithProfiles(profiles),
+		cli.WithEnv(env))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +47,8 @@ func TestComposeProfiles(t *testing.T) {
 	}
 	cluster := load(t, "cluster")
 	want := append([]string{
-		"nats-1", "nats-2", "nats-3", "redis-1", "redis-2", "redis-3", "redis-4", "redis-5", "redis-6", "redis-cluster", "timerd-1", "timerd-2", "timerd-3",
+		"nats-1", "nats-2", "nats-3", "redis-1", "redis-2", "redis-3", "redis-4", "redis-5", "redis-6", "redis-cluster",
+		"timerd-1", "timerd-2", "timerd-3",
 	}, alone...)
 	slices.Sort(want)
 	if got := cluster.ServiceNames(); !slices.Equal(got, want) {
@@ -90,13 +92,15 @@ func TestComposeNATS(t *testing.T) {
 		if len(args) < 2 || args[0] != "--config" {
 			t.Fatalf("%s: the command is %q, want --config first", name, args)
 		}
-		args[1] = "../nats.conf" // what it is outside the container
+		args[1] = "../nats.conf" // its path outside the container
 		nothing := func() {}
-		opts, err := server.ConfigureOptions(flag.NewFlagSet(name, flag.ContinueOnError), args, nothing, nothing, nothing)
+		opts, err := server.ConfigureOptions(flag.NewFlagSet(name, flag.ContinueOnError), args, nothing, nothing,
+			nothing)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if opts.ServerName != name || opts.Cluster.Name != "timerd" || opts.Cluster.Port != 6222 || len(opts.Routes) != 3 || !opts.JetStream {
+		if opts.ServerName != name || opts.Cluster.Name != "timerd" || opts.Cluster.Port != 6222 ||
+			len(opts.Routes) != 3 || !opts.JetStream {
 			t.Errorf("%s: name %s, cluster %+v, %d routes", name, opts.ServerName, opts.Cluster, len(opts.Routes))
 		}
 	}
@@ -113,7 +117,7 @@ func TestComposePublishesOnTheLoopbackOnly(t *testing.T) {
 	}
 }
 
-// A stop takes up to 10 s, and `up --wait` waits for what has a health check.
+// A stop takes up to 10 s, and `up --wait` waits for services with a health check.
 func TestComposeStopsAndWaits(t *testing.T) {
 	for name, service := range load(t, "cluster").Services {
 		if strings.HasPrefix(name, "timerd") {
@@ -127,10 +131,11 @@ func TestComposeStopsAndWaits(t *testing.T) {
 	}
 }
 
-// One image is built for the three timerds of the cluster, with a version, and no registry is asked for it.
+// One image is built for the three timerds of the cluster, with a version, and without a registry.
 func TestComposeBuildsOneImage(t *testing.T) {
 	cluster := load(t, "cluster")
-	for name, policy := range map[string]string{"timerd": "", "timerd-1": types.PullPolicyBuild, "timerd-2": types.PullPolicyNever, "timerd-3": types.PullPolicyNever} {
+	for name, policy := range map[string]string{"timerd": "", "timerd-1": types.PullPolicyBuild,
+		"timerd-2": types.PullPolicyNever, "timerd-3": types.PullPolicyNever} {
 		service := cluster.Services[name]
 		if service.PullPolicy != policy || (service.Image == "timerd-cluster") != (name != "timerd") {
 			t.Errorf("%s has the image %q, pulled %q", name, service.Image, service.PullPolicy)
@@ -153,7 +158,8 @@ func TestComposeClusterComesUp(t *testing.T) {
 		if strings.HasPrefix(name, "nats") && !strings.HasSuffix(test, " http://127.0.0.1:8222/healthz") {
 			t.Errorf("%s is healthy by %q, want plain /healthz", name, test)
 		}
-		if regexp.MustCompile(`^redis-\d`).MatchString(name) && !strings.Contains(strings.Join(service.Command, " "), "--cluster-require-full-coverage no") {
+		if regexp.MustCompile(`^redis-\d`).MatchString(name) &&
+			!strings.Contains(strings.Join(service.Command, " "), "--cluster-require-full-coverage no") {
 			t.Errorf("%s: %q", name, service.Command)
 		}
 	}
@@ -174,7 +180,8 @@ func TestComposeConsole(t *testing.T) {
 		t.Fatal(err)
 	}
 	timerd := project.Services["timerd"]
-	for name, want := range map[string]string{"TIMERD_CONSOLE_ADDR": "0.0.0.0:8081", "TIMERD_CONSOLE_PASSWORD": "s3cr3t", "TIMERD_CONSOLE_ACTIONS": "on"} {
+	for name, want := range map[string]string{"TIMERD_CONSOLE_ADDR": "0.0.0.0:8081",
+		"TIMERD_CONSOLE_PASSWORD": "s3cr3t", "TIMERD_CONSOLE_ACTIONS": "on"} {
 		if got := timerd.Environment[name]; got == nil || *got != want {
 			t.Errorf("%s is %v, want %q", name, got, want)
 		}
@@ -192,7 +199,8 @@ func TestComposeAddresses(t *testing.T) {
 		t.Fatalf("%d pools of addresses", len(pools))
 	}
 	subnet, others := netip.MustParsePrefix(pools[0].Subnet), netip.MustParsePrefix(pools[0].IPRange)
-	for _, taken := range []string{"172.16.0.0/12", "192.168.0.0/16", "10.128.0.0/9", "10.0.0.0/14", "10.42.0.0/15", "10.96.0.0/12"} {
+	for _, taken := range []string{"172.16.0.0/12", "192.168.0.0/16", "10.128.0.0/9", "10.0.0.0/14", "10.42.0.0/15",
+		"10.96.0.0/12"} {
 		if subnet.Overlaps(netip.MustParsePrefix(taken)) {
 			t.Errorf("%s overlaps %s, where clouds, Docker or Kubernetes have their networks", subnet, taken)
 		}
@@ -205,13 +213,14 @@ func TestComposeAddresses(t *testing.T) {
 		if at := netip.MustParseAddr(network.Ipv4Address); !subnet.Contains(at) || others.Contains(at) {
 			t.Errorf("%s has the address %s, want one in %s and not in %s", name, at, subnet, others)
 		}
-		if command := strings.Join(cluster.Services["redis-cluster"].Command, " "); !strings.Contains(command, " "+network.Ipv4Address+":6379") {
+		if command := strings.Join(cluster.Services["redis-cluster"].Command, " "); !strings.Contains(command,
+			" "+network.Ipv4Address+":6379") {
 			t.Errorf("redis-cluster does not name %s of %s", network.Ipv4Address, name)
 		}
 	}
 }
 
-// The commands that the header tells are those of services that exist, and name the profile where it is needed.
+// The commands in the header are for existing services, and name the profile if needed.
 func TestComposeHeader(t *testing.T) {
 	text, err := os.ReadFile("../../docker-compose.yml")
 	if err != nil {
@@ -219,7 +228,8 @@ func TestComposeHeader(t *testing.T) {
 	}
 	alone, cluster := load(t), load(t, "cluster")
 	header, _, _ := strings.Cut(string(text), "\nx-")
-	commands := regexp.MustCompile(`(?m)^#   docker compose (--profile cluster )?(\w+)(.*)$`).FindAllStringSubmatch(header, -1)
+	commands := regexp.MustCompile(`(?m)^#   docker compose (--profile cluster )?(\w+)(.*)$`).FindAllStringSubmatch(
+		header, -1)
 	if len(commands) < 8 {
 		t.Fatalf("the header has %d commands", len(commands))
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// dashboard is what the tests look at of deploy/grafana/timerd.json.
+// dashboard has the tested parts of deploy/grafana/timerd.json.
 type dashboard struct {
 	UID, Title    string
 	SchemaVersion int
@@ -37,7 +37,7 @@ func readDashboard(t *testing.T) (d dashboard) {
 	return d
 }
 
-// Prometheus takes every query, and timerd has what they name.
+// Prometheus accepts every query, and timerd has their metrics.
 func TestGrafanaQueries(t *testing.T) {
 	d := readDashboard(t)
 	// What Grafana puts in the place of its variables.
@@ -49,7 +49,8 @@ func TestGrafanaQueries(t *testing.T) {
 			query := grafana.Replace(target.Expr)
 			queries = append(queries, query)
 			known(t, p.Title, query)
-			if strings.Contains(query, "$") || target.Datasource.UID != "${datasource}" || slices.Contains(refs, target.RefID) {
+			if strings.Contains(query, "$") || target.Datasource.UID != "${datasource}" ||
+				slices.Contains(refs, target.RefID) {
 				t.Errorf("%s: query %s of the data source %s: %s", p.Title, target.RefID, target.Datasource.UID, query)
 			}
 			refs = append(refs, target.RefID)
@@ -68,7 +69,7 @@ func TestGrafanaQueries(t *testing.T) {
 	checkQueries(t, queries)
 }
 
-// The dashboard shows what the issue of a platform team is: each of these metrics is in a panel.
+// The dashboard shows a platform team's concerns: each of these metrics is in a panel.
 func TestGrafanaShows(t *testing.T) {
 	var all strings.Builder
 	for _, p := range readDashboard(t).Panels {

@@ -61,11 +61,13 @@ func template(t *testing.T, values string) string {
 	return out
 }
 
-// objects decodes manifests as a strict API server does: a field that is unknown, twice there, or of another type is an error.
+// objects decodes manifests as a strict API server does: a field that is unknown, twice there, or of another type is an
+// error.
 func objects(t *testing.T, manifests string) (found []runtime.Object) {
 	t.Helper()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{apps.AddToScheme, core.AddToScheme, networking.AddToScheme, policy.AddToScheme, monitoring.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{apps.AddToScheme, core.AddToScheme, networking.AddToScheme,
+		policy.AddToScheme, monitoring.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
@@ -94,7 +96,7 @@ func all[T runtime.Object](objects []runtime.Object) (found []T) {
 	return found
 }
 
-// renderings calls f with each file of values in testdata/helm and what the chart becomes with it.
+// renderings calls f with each file of values in testdata/helm and the chart rendered with it.
 func renderings(t *testing.T, f func(t *testing.T, values, manifests string)) {
 	t.Helper()
 	files, err := filepath.Glob("testdata/helm/*.values.yaml")
@@ -108,7 +110,7 @@ func renderings(t *testing.T, f func(t *testing.T, values, manifests string)) {
 	}
 }
 
-// helm's linter has no complaint, and the chart becomes what it was when somebody looked at it last.
+// helm's linter has no complaint, and the rendered chart is the last reviewed one.
 func TestHelmRenders(t *testing.T) {
 	renderings(t, func(t *testing.T, values, manifests string) {
 		if out, errs, err := helm(t, "lint", "--strict", chart, "--values", values); err != nil {
@@ -121,12 +123,13 @@ func TestHelmRenders(t *testing.T) {
 			}
 		}
 		if want := read(t, golden); manifests != want {
-			t.Errorf("the chart becomes another than %s has; look at the difference after go test -run Helm -update\n%s", golden, manifests)
+			t.Errorf("the chart differs from %s; look at the difference after go test -run Helm -update\n%s",
+				golden, manifests)
 		}
 	})
 }
 
-// Kubernetes knows every field, and what refers to something finds it.
+// Kubernetes knows every field, and each reference finds its object.
 func TestHelmIsValid(t *testing.T) {
 	renderings(t, func(t *testing.T, _, manifests string) {
 		found := objects(t, manifests)
@@ -143,7 +146,8 @@ func TestHelmIsValid(t *testing.T) {
 			}
 			for _, port := range s.Spec.Ports {
 				if !hasPort(matching[0], port.TargetPort) {
-					t.Errorf("service %s leads to the port %s, which %s has not", s.Name, port.TargetPort.String(), matching[0].Name)
+					t.Errorf("service %s leads to the port %s, which %s has not", s.Name, port.TargetPort.String(),
+						matching[0].Name)
 				}
 			}
 		}
@@ -174,7 +178,9 @@ func checkMonitor(t *testing.T, m *monitoring.ServiceMonitor, services []*core.S
 		if !labels.SelectorFromSet(m.Spec.Selector.MatchLabels).Matches(labels.Set(s.Labels)) {
 			continue
 		}
-		if slices.ContainsFunc(s.Spec.Ports, func(p core.ServicePort) bool { return p.Name == m.Spec.Endpoints[0].Port }) {
+		if slices.ContainsFunc(s.Spec.Ports, func(p core.ServicePort) bool {
+			return p.Name == m.Spec.Endpoints[0].Port
+		}) {
 			scraped++
 		}
 	}
@@ -183,7 +189,7 @@ func checkMonitor(t *testing.T, m *monitoring.ServiceMonitor, services []*core.S
 	}
 }
 
-// checkDeployment checks what every pod of timerd's is to be like.
+// checkDeployment checks the rules for every pod of timerd.
 func checkDeployment(t *testing.T, d *apps.Deployment, maps []*core.ConfigMap) {
 	t.Helper()
 	if !labels.SelectorFromSet(d.Spec.Selector.MatchLabels).Matches(labels.Set(d.Spec.Template.Labels)) {
@@ -192,14 +198,16 @@ func checkDeployment(t *testing.T, d *apps.Deployment, maps []*core.ConfigMap) {
 	pod := d.Spec.Template.Spec
 	c := pod.Containers[0]
 	for what, ok := range map[string]bool{
-		"the user is 65532":          *pod.SecurityContext.RunAsNonRoot && *pod.SecurityContext.RunAsUser == 65532,
-		"its files are read-only":    *c.SecurityContext.ReadOnlyRootFilesystem && !*c.SecurityContext.AllowPrivilegeEscalation,
-		"it has no capabilities":     slices.Equal(c.SecurityContext.Capabilities.Drop, []core.Capability{"ALL"}),
-		"it gets no token":           !*pod.AutomountServiceAccountToken,
-		"it has 15 s to stop":        *pod.TerminationGracePeriodSeconds == 15,
-		"it has limits":              !c.Resources.Limits.Memory().IsZero() && !c.Resources.Requests.Cpu().IsZero(),
-		"pods keep off each other":   pod.Affinity != nil && pod.Affinity.PodAntiAffinity != nil,
-		"liveness asks for life":     c.LivenessProbe.HTTPGet.Path == "/healthz" && c.StartupProbe.HTTPGet.Path == "/healthz",
+		"the user is 65532": *pod.SecurityContext.RunAsNonRoot && *pod.SecurityContext.RunAsUser == 65532,
+		"its files are read-only": *c.SecurityContext.ReadOnlyRootFilesystem &&
+			!*c.SecurityContext.AllowPrivilegeEscalation,
+		"it has no capabilities":   slices.Equal(c.SecurityContext.Capabilities.Drop, []core.Capability{"ALL"}),
+		"it gets no token":         !*pod.AutomountServiceAccountToken,
+		"it has 15 s to stop":      *pod.TerminationGracePeriodSeconds == 15,
+		"it has limits":            !c.Resources.Limits.Memory().IsZero() && !c.Resources.Requests.Cpu().IsZero(),
+		"pods keep off each other": pod.Affinity != nil && pod.Affinity.PodAntiAffinity != nil,
+		"liveness asks for life": c.LivenessProbe.HTTPGet.Path == "/healthz" &&
+			c.StartupProbe.HTTPGet.Path == "/healthz",
 		"readiness asks for more":    c.ReadinessProbe.HTTPGet.Path == "/readyz",
 		"a start may take 30 s":      c.StartupProbe.FailureThreshold*c.StartupProbe.PeriodSeconds > 40,
 		"an update stops none early": d.Spec.Strategy.RollingUpdate.MaxUnavailable.IntVal == 0,
@@ -219,7 +227,8 @@ func checkDeployment(t *testing.T, d *apps.Deployment, maps []*core.ConfigMap) {
 		}
 	}
 	for _, volume := range pod.Volumes {
-		if volume.ConfigMap != nil && !slices.ContainsFunc(maps, func(m *core.ConfigMap) bool { return m.Name == volume.ConfigMap.Name }) {
+		if volume.ConfigMap != nil && !slices.ContainsFunc(maps,
+			func(m *core.ConfigMap) bool { return m.Name == volume.ConfigMap.Name }) {
 			t.Errorf("%s: there is no ConfigMap %s", d.Name, volume.ConfigMap.Name)
 		}
 	}
@@ -232,19 +241,22 @@ func checkDeployment(t *testing.T, d *apps.Deployment, maps []*core.ConfigMap) {
 	}
 }
 
-// The commands of deploy/README.md do what the chart takes, with the Secret that they make.
+// The commands of deploy/README.md work with the chart, with the Secret they create.
 func TestHelmAsTheReadmeHasIt(t *testing.T) {
 	_, section, _ := strings.Cut(read(t, "../README.md"), "## Kubernetes\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	commands := strings.ReplaceAll(section, "\\\n", " ")
-	installs := regexp.MustCompile(`(?m)^helm (install|upgrade) timerd deploy/helm/timerd --namespace timers (.*)$`).FindAllStringSubmatch(commands, -1)
+	installs := regexp.MustCompile(
+		`(?m)^helm (install|upgrade) timerd deploy/helm/timerd --namespace timers (.*)$`).FindAllStringSubmatch(
+		commands, -1)
 	secret := regexp.MustCompile(`secret generic (\S+) --from-literal=url=`).FindStringSubmatch(commands)
 	if len(installs) != 2 || secret == nil {
 		t.Fatalf("%d commands, the Secret %q", len(installs), secret)
 	}
 	var args []string
-	for _, install := range installs { // the second one is told to go on with the values of the first
-		args = append(args, strings.Fields(strings.ReplaceAll(strings.ReplaceAll(install[2], "'", ""), "--reuse-values", ""))...)
+	for _, install := range installs { // the second one keeps the values of the first
+		args = append(args, strings.Fields(strings.ReplaceAll(strings.ReplaceAll(install[2], "'", ""), "--reuse-values",
+			""))...)
 	}
 	out, errs, err := helm(t, append([]string{"template", "timerd", chart, "--namespace", "timers"}, args...)...)
 	if err != nil {
@@ -261,7 +273,8 @@ func TestHelmAsTheReadmeHasIt(t *testing.T) {
 			found[v.Name] = v.ValueFrom.SecretKeyRef.Name
 		}
 	}
-	if found["TIMERD_STREAM_REPLICAS"] != "3" || found["TIMERD_NAMESPACES"] != "shop" || found["TIMERD_REDIS_URL"] != secret[1] {
+	if found["TIMERD_STREAM_REPLICAS"] != "3" || found["TIMERD_NAMESPACES"] != "shop" ||
+		found["TIMERD_REDIS_URL"] != secret[1] {
 		t.Errorf("variables: %v", found)
 	}
 }
@@ -269,7 +282,8 @@ func TestHelmAsTheReadmeHasIt(t *testing.T) {
 // A node can be drained while no pod is ready, by every Kubernetes that knows how.
 func TestHelmLetsNodesBeDrained(t *testing.T) {
 	for version, want := range map[string]bool{"1.25.0": false, "1.26.9": false, "1.27.0": true, "1.34.1": true} {
-		out, errs, err := helm(t, "template", "rel", chart, "--values", "testdata/helm/full.values.yaml", "--kube-version", version)
+		out, errs, err := helm(t, "template", "rel", chart, "--values", "testdata/helm/full.values.yaml",
+			"--kube-version", version)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, errs)
 		}
@@ -283,8 +297,10 @@ func TestHelmLetsNodesBeDrained(t *testing.T) {
 
 // Go keeps below the limit on a container's memory, however that is written.
 func TestHelmTellsGoItsMemory(t *testing.T) {
-	for limit, want := range map[string]string{"512Mi": "483183820", "1Gi": "966367641", "0.5Gi": "483183820", "1000000000": "900000000", "700M": "630000000", "null": ""} {
-		out, errs, err := helm(t, "template", "rel", chart, "--values", "testdata/helm/least.values.yaml", "--set", "resources.limits.memory="+limit)
+	for limit, want := range map[string]string{"512Mi": "483183820", "1Gi": "966367641", "0.5Gi": "483183820",
+		"1000000000": "900000000", "700M": "630000000", "null": ""} {
+		out, errs, err := helm(t, "template", "rel", chart, "--values", "testdata/helm/least.values.yaml", "--set",
+			"resources.limits.memory="+limit)
 		if err != nil {
 			t.Fatalf("%v\n%s", err, errs)
 		}
@@ -300,7 +316,7 @@ func TestHelmTellsGoItsMemory(t *testing.T) {
 	}
 }
 
-// The rules of the chart are those of the file.
+// The rules of the chart are the file's.
 func TestHelmHasTheRules(t *testing.T) {
 	var file monitoring.PrometheusRuleSpec
 	if err := yaml.UnmarshalStrict([]byte(read(t, rulesFile)), &file); err != nil {
@@ -328,7 +344,7 @@ func TestHelmHasTheRules(t *testing.T) {
 	}
 }
 
-// What cannot work is refused, with what to do.
+// The chart refuses settings that cannot work, with the fix.
 func TestHelmRefuses(t *testing.T) {
 	least := []string{"template", "rel", chart, "--values", "testdata/helm/least.values.yaml"}
 	for set, want := range map[string]string{
@@ -345,8 +361,10 @@ func TestHelmRefuses(t *testing.T) {
 		"redis.tls.ca=ca.crt":                    "redis.tls.secret is needed",
 		"console.enabled=true":                   "console.passwordSecret.name is needed",
 		"resources.limits.memory=much":           "resources.limits.memory: much: want a number of bytes",
-		"prometheusRule.enabled=true,prometheusRule.without[0]=TimerdInstancesMissing":                                           "there is no alert TimerdInstancesMissing: it is one of Timerd",
-		"console.enabled=true,console.passwordSecret.name=x,console.ingress.enabled=true,console.ingress.hosts[0]=a.example.com": "console.ingress.tlsSecret is needed",
+		"prometheusRule.enabled=true," +
+			"prometheusRule.without[0]=TimerdInstancesMissing": "there is no alert TimerdInstancesMissing: it is one",
+		"console.enabled=true,console.passwordSecret.name=x,console.ingress.enabled=true," +
+			"console.ingress.hosts[0]=a.example.com": "console.ingress.tlsSecret is needed",
 		"deliver.files[0].key=x":                  "'key' not allowed",
 		"console.password=secret":                 "'password' not allowed",
 		"deliver.enabled=true":                    "deliver.config.endpoints is needed",

@@ -19,7 +19,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Actions are pinned by commit and get no token by the checkout, the tag is on main, and what is released says where it comes from.
+// Actions are pinned by commit and get no token by the checkout, the tag is on main, and releases carry their
+// provenance.
 func TestWorkflowsTrustNobody(t *testing.T) {
 	type step struct {
 		Uses, Run string
@@ -49,7 +50,8 @@ func TestWorkflowsTrustNobody(t *testing.T) {
 					proven = append(proven, job)
 				}
 			}
-			if first := j.Needs == ""; name == "release.yml" && first != strings.Contains(j.Steps[min(1, len(j.Steps)-1)].Run, "merge-base --is-ancestor") {
+			if first := j.Needs == ""; name == "release.yml" &&
+				first != strings.Contains(j.Steps[min(1, len(j.Steps)-1)].Run, "merge-base --is-ancestor") {
 				t.Errorf("%s: %s begins without a look whether the tag is on main: %t", name, job, first)
 			}
 		}
@@ -61,12 +63,14 @@ func TestWorkflowsTrustNobody(t *testing.T) {
 	if !slices.Equal(proven, []string{"binaries", "chart", "image"}) {
 		t.Errorf("provenance of %v", proven)
 	}
-	if file := read(t, "../Dockerfile"); !strings.Contains(file, "FROM --platform=$BUILDPLATFORM golang") || !strings.Contains(file, "GOARCH=$TARGETARCH") {
+	if file := read(t, "../Dockerfile"); !strings.Contains(file, "FROM --platform=$BUILDPLATFORM golang") ||
+		!strings.Contains(file, "GOARCH=$TARGETARCH") {
 		t.Error("the Dockerfile does not cross-compile")
 	}
 }
 
-// scripts/dist.sh makes the archive of a system other than this one as the release would: the same flags, names and files.
+// scripts/dist.sh makes the archive of a system other than this one as the release would: the same flags, names and
+// files.
 func TestDist(t *testing.T) {
 	var release struct {
 		Builds []struct {
@@ -103,12 +107,14 @@ func TestDist(t *testing.T) {
 	if out, err := dist.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	name := strings.NewReplacer("{{ .Tag }}", "v1.2.3", "{{ .Os }}", system, "{{ .Arch }}", architecture).Replace(archive.NameTemplate) + ".tar.gz"
+	name := strings.NewReplacer("{{ .Tag }}", "v1.2.3", "{{ .Os }}", system, "{{ .Arch }}",
+		architecture).Replace(archive.NameTemplate) + ".tar.gz"
 	text, err := os.ReadFile(filepath.Join(dir, name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if sums := read(t, filepath.Join(dir, release.Checksum.NameTemplate)); sums != fmt.Sprintf("%x  %s\n", sha256.Sum256(text), name) {
+	if sums := read(t, filepath.Join(dir, release.Checksum.NameTemplate)); sums != fmt.Sprintf("%x  %s\n",
+		sha256.Sum256(text), name) {
 		t.Errorf("checksums:\n%s", sums)
 	}
 	unzipped, err := gzip.NewReader(bytes.NewReader(text))
@@ -144,12 +150,14 @@ func TestRelease(t *testing.T) {
 		t.Fatal(err)
 	}
 	build := file.Builds[0]
-	if !slices.Equal(build.Goos, []string{"linux", "darwin"}) || !slices.Equal(build.Goarch, []string{"amd64", "arm64"}) {
+	if !slices.Equal(build.Goos, []string{"linux", "darwin"}) ||
+		!slices.Equal(build.Goarch, []string{"amd64", "arm64"}) {
 		t.Errorf("binaries for %v, %v", build.Goos, build.Goarch)
 	}
 	const stamp = "-X main.version="
 	for name, text := range map[string]string{
-		".goreleaser.yaml": strings.Join(build.Ldflags, " "), "the Makefile": read(t, "../../Makefile"), "the Dockerfile": read(t, "../Dockerfile"),
+		".goreleaser.yaml": strings.Join(build.Ldflags, " "), "the Makefile": read(t, "../../Makefile"),
+		"the Dockerfile": read(t, "../Dockerfile"),
 	} {
 		if !strings.Contains(text, stamp) {
 			t.Errorf("%s does not stamp the version: no %s", name, stamp)
@@ -163,7 +171,8 @@ func TestRelease(t *testing.T) {
 	if err := yaml.Unmarshal([]byte(workflow), &map[string]any{}); err != nil {
 		t.Errorf("release.yml: %v", err)
 	}
-	for _, want := range []string{"file: deploy/Dockerfile", "build-args: VERSION=", "helm package deploy/helm/timerd"} {
+	for _, want := range []string{"file: deploy/Dockerfile", "build-args: VERSION=",
+		"helm package deploy/helm/timerd"} {
 		if !strings.Contains(workflow, want) {
 			t.Errorf("release.yml has no %q", want)
 		}

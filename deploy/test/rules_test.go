@@ -52,8 +52,8 @@ func alerts(t *testing.T) map[string]monitoring.Rule {
 // metric finds the names of timerd's metrics in a query.
 var metric = regexp.MustCompile(`\btimerd_[a-z_]+\b`)
 
-// known fails where a query names a metric, or groups or selects by a label of it, that the reference does not have. The
-// reference is held to the code by a test of its own.
+// known fails where a query names a metric, or groups or selects by a label of it, that the reference does not have.
+// The reference is held to the code by a test of its own.
 func known(t *testing.T, where, query string) {
 	t.Helper()
 	reference := read(t, "../../docs/reference.md")
@@ -69,7 +69,9 @@ func known(t *testing.T, where, query string) {
 	for _, used := range regexp.MustCompile(`\bby \(([a-z_, ]+)\)|[{,]([a-z_]+)=`).FindAllStringSubmatch(query, -1) {
 		for label := range strings.SplitSeq(used[1]+used[2], ",") {
 			label = strings.TrimSpace(label)
-			if !slices.ContainsFunc(labels, func(all string) bool { return slices.Contains(strings.Split(strings.Trim(all, "{}"), ","), label) }) {
+			if !slices.ContainsFunc(labels, func(all string) bool {
+				return slices.Contains(strings.Split(strings.Trim(all, "{}"), ","), label)
+			}) {
 				t.Errorf("%s: no metric has a label %s", where, label)
 			}
 		}
@@ -88,7 +90,8 @@ func TestRules(t *testing.T) {
 				t.Errorf("timerd.rules_test.yml has no test %q", name+kind)
 			}
 		}
-		if !slices.Contains([]string{"critical", "warning", "info"}, rule.Labels["severity"]) || rule.Annotations["summary"] == "" {
+		if !slices.Contains([]string{"critical", "warning", "info"}, rule.Labels["severity"]) ||
+			rule.Annotations["summary"] == "" {
 			t.Errorf("%s: severity %q, summary %q", name, rule.Labels["severity"], rule.Annotations["summary"])
 		}
 	}
@@ -108,7 +111,8 @@ func TestRulesAreDocumented(t *testing.T) {
 	for _, found := range row.FindAllStringSubmatch(read(t, "../../docs/runbook.md"), -1) {
 		anchor, name := found[1], found[2]
 		documented[name] = true
-		if got := all[name].Annotations["runbook_url"]; got != "https://github.com/timerd-io/timerd/blob/main/docs/runbook.md#"+anchor {
+		want := "https://github.com/timerd-io/timerd/blob/main/docs/runbook.md#" + anchor
+		if got := all[name].Annotations["runbook_url"]; got != want {
 			t.Errorf("%s: the link is %s, the anchor %s", name, got, anchor)
 		}
 	}

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
-# Checks timerd.pml, and repeat.pml where the name begins with repeat, exhaustively in every
-# configuration below: those that have to hold hold, and those in which something is dropped or
-# wrong have the counterexample that they should have.
-# Usage: docs/model/run.sh [NAME...]   all, or those named, whose counterexamples are then told step by step
+# Checks timerd.pml, and repeat.pml where the name begins with repeat, exhaustively in every configuration below: the
+# right ones hold, and the ones with a part dropped or wrong have the expected counterexample.
+# Usage: docs/model/run.sh [NAME...]   all, or the named ones with their counterexamples step by step
 # Needs spin and a C compiler; MEMORY (6000) is the limit of each run in MB.
 set -euo pipefail
 
@@ -148,14 +147,18 @@ check() {
   mkdir "$dir"
   [ "$want" = holds ] || search=-DBFS # the shortest counterexample
   (cd "$dir" && spin -a "$@" "$here/$model.pml" >spin.out && "${CC:-cc}" -O2 -DSAFETY -DCOLLAPSE -DNOREDUCE \
-    -DMEMLIM="${MEMORY:-6000}" $search -o pan pan.c && nice -n 10 ./pan -m1000000 >out) || { cat "$dir"/*out; return 1; }
-  got=$(sed -n 's/.*assertion violated *!(\([a-z]*\)).*/\1/p;s/^pan.*\(invalid end state\|out of memory\|max search depth\).*/\1/p' "$dir/out" | head -n 1)
+    -DMEMLIM="${MEMORY:-6000}" $search -o pan pan.c && nice -n 10 ./pan -m1000000 >out) ||
+    { cat "$dir"/*out; return 1; }
+  got=$(sed -n -e 's/.*assertion violated *!(\([a-z]*\)).*/\1/p' \
+    -e 's/^pan.*\(invalid end state\|out of memory\|max search depth\).*/\1/p' "$dir/out" | head -n 1)
   states=$(sed -n 's/^ *\([0-9.e+]*\) states, stored.*/\1/p' "$dir/out")
   seconds=$(sed -n 's/.*elapsed time \([0-9.]*\) .*/\1/p' "$dir/out")
   if [ -z "$got" ] && grep -q 'errors: 0' "$dir/out" && ! grep -q 'not completed' "$dir/out"; then got=holds; fi
-  printf '%-20s %-10s %12s %8s s  %s\n' "$name" "${got:-failed}" "$states" "$seconds" "$([ "$got" = "$want" ] || echo "WANTED $want")"
+  printf '%-20s %-10s %12s %8s s  %s\n' "$name" "${got:-failed}" "$states" "$seconds" \
+    "$([ "$got" = "$want" ] || echo "WANTED $want")"
   [ "${told:-}" = "" ] || [ ! -e "$dir/$model.pml.trail" ] ||
-    (cd "$dir" && spin -k "$model.pml.trail" "$@" "$here/$model.pml" | sed -n 's/^ *\([0-9]*: \(timerd\|client\|redis\).*\)/    \1/p')
+    (cd "$dir" && spin -k "$model.pml.trail" "$@" "$here/$model.pml" |
+      sed -n 's/^ *\([0-9]*: \(timerd\|client\|redis\).*\)/    \1/p')
   rm -r "$dir"
   [ "$got" = "$want" ]
 }

@@ -12,7 +12,7 @@ import (
 //go:embed *.json asyncapi.yaml
 var files embed.FS
 
-// Names returns the names of all documents, sorted: those that Text takes.
+// Names returns the names of all documents, sorted: the arguments for Text.
 func Names() []string {
 	var names []string
 	entries, _ := fs.ReadDir(files, ".") // embedded, so it cannot fail

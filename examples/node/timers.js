@@ -10,7 +10,7 @@ import { createClient } from "redis";
 
 const [redisURL = "redis://127.0.0.1:6379", natsURL = "nats://127.0.0.1:4222"] = process.argv.slice(2);
 
-/** An error by which a handler gives up on its event for good. */
+/** An error with which a handler gives up on its event for good. */
 class Hopeless extends Error {}
 
 /** Does the work that an event asks for. It throws when that fails. */
@@ -39,11 +39,13 @@ async function retry(js, message, event, error, delay) {
 
 /** Makes the event a dead letter, which `timerd dead` can list and replay. */
 async function giveUp(js, message, event, error) {
-  const letter = { ...event, type: "timerd.timer.dead", deadreason: "given up by the consumer", lasterror: error.message };
+  const letter = {
+    ...event, type: "timerd.timer.dead", deadreason: "given up by the consumer", lasterror: error.message,
+  };
   await js.publish(subject("dead", message.subject), JSON.stringify(letter));
 }
 
-/** Handles one message. Only what has been settled durably is acknowledged, so nothing gets lost in a crash. */
+/** Handles one message. It acknowledges only after the work is stored, so a crash loses nothing. */
 async function consume(js, message) {
   const event = message.json();
   const what = `${event.subject} attempt ${event.attempt}/${event.maxattempts} data ${JSON.stringify(event.data)}`;
@@ -70,7 +72,7 @@ const nats = await connect({ servers: natsURL, maxReconnectAttempts: -1 });
 const js = jetstream(nats);
 const jsm = await jetstreamManager(nats);
 
-// A worker would keep its consumer and leave out deliver_policy; an example takes only what it sets itself.
+// A worker would keep its consumer and leave out deliver_policy; an example takes only its own timers.
 const durable = "example-node";
 await jsm.consumers.add("TIMERS", {
   durable_name: durable,
@@ -82,13 +84,13 @@ try {
   // Any key app:module:type:id with a TTL is a timer.
   await redis.set("shop:node:plain:1", JSON.stringify({ order: 1 }), { PX: 300 });
 
-  // The function library's answer says that the timer is in the schedule, come what may.
+  // The function library's answer means that the timer is in the schedule for certain.
   const payload = JSON.stringify({ order: 2 });
   const due = await redis.fCall("timer_set", { keys: ["shop:node:explicit:2"], arguments: [payload, "PX", "400"] });
   console.log(`timer_set: due at ${new Date(due).toISOString()}`);
   await redis.fCall("timer_set", { keys: ["shop:node:hopeless:3"], arguments: ["text", "PX", "500"] });
 
-  // What is cancelled does not fire. Deleting the key does it, too.
+  // A cancelled timer does not fire. Deleting the key works, too.
   const cancelled = { keys: ["shop:node:plain:4"], arguments: [] };
   await redis.fCall("timer_set", { ...cancelled, arguments: ["never", "EX", "60"] });
   console.log(`timer_get: ${await redis.fCallRo("timer_get", cancelled)}`);
@@ -104,7 +106,8 @@ try {
 
   const stored = await jsm.streams.getMessage("TIMERS_DEAD", { last_by_subj: "timers.dead.shop.node.hopeless" });
   const letter = stored.json();
-  console.log(`dead letter: ${letter.subject} after attempt ${letter.attempt}: ${letter.deadreason}: ${letter.lasterror}`);
+  const { subject, attempt, deadreason, lasterror } = letter;
+  console.log(`dead letter: ${subject} after attempt ${attempt}: ${deadreason}: ${lasterror}`);
 } finally {
   await jsm.consumers.delete("TIMERS", durable);
   await nats.drain();

@@ -1,10 +1,9 @@
 // Order-timeout cancels orders that are not paid in time.
 //
-// Placing an order sets a timer shop:order:timeout:<order>, paying cancels it. An
-// event that comes all the same finds the order paid and leaves it alone. When it
-// comes while the customer is paying, it finds the order locked: it is put off with
-// client.RetryAfter and tried again, until the payment has ended one way or the
-// other. What is put off is a timer like any other, so paying cancels that too.
+// Placing an order sets a timer shop:order:timeout:<order>, paying cancels it. An event that still comes finds the
+// order paid and does nothing. If it comes during the payment, it finds the order locked: it asks for a later try with
+// client.RetryAfter, until the payment has ended one way or the other. The later try is a timer like any other, so
+// paying cancels it too.
 //
 //	make example-order-timeout
 //	go run ./examples/order-timeout -redis redis://127.0.0.1:6379/0 -nats nats://127.0.0.1:4222
@@ -71,13 +70,14 @@ func run(ctx context.Context, args []string, out, errs io.Writer) (err error) {
 	d := newDemo(newShop(s.Redis, *timeout, *timeout/8, 10**timeout), out)
 	consumer := client.NewConsumer(s.JetStream)
 	consumer.Durable = durable
-	consumer.Logger = slog.New(slog.NewTextHandler(errs, &slog.HandlerOptions{Level: slog.LevelError})) // the demo tells the rest
+	// the demo prints the rest
+	consumer.Logger = slog.New(slog.NewTextHandler(errs, &slog.HandlerOptions{Level: slog.LevelError}))
 	err = d.play(ctx, consumer)
 	fmt.Fprintln(out)
 	return errors.Join(err, d.table(ctx, out))
 }
 
-// story is what happens to an order of the demonstration, in parts of the timeout.
+// story is the fate of one order of the demonstration; its times are parts of the timeout.
 type story struct {
 	what     string
 	order    string
@@ -86,7 +86,7 @@ type story struct {
 	declined bool
 }
 
-// demo plays stories and tells what happens.
+// demo plays stories and prints the events.
 type demo struct {
 	shop    *shop
 	stories []story
@@ -246,7 +246,7 @@ func (d *demo) table(ctx context.Context, w io.Writer) error {
 	return t.Flush()
 }
 
-// pause waits, and tells whether ctx went on for that long.
+// pause waits, and reports whether ctx lasted that long.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -13,10 +13,10 @@ import (
 	"github.com/timerd-io/timerd/client"
 )
 
-// namespace is that of the timers: shop:order:timeout:<order>.
+// namespace is the timers' namespace: shop:order:timeout:<order>.
 const namespace = "shop:order:timeout"
 
-// state is what an order is in.
+// state is the state of an order.
 type state string
 
 // The states. An order is open first and then one of the others for good.
@@ -53,18 +53,18 @@ type shop struct {
 	rdb    redis.UniversalClient
 	timers *client.Timers
 
-	// timeout is how long an order may stay open.
+	// timeout is the time for which an order may stay open.
 	timeout time.Duration
-	// deferral is how long work is put off that found its order locked. Together
-	// with the attempts that the retry policy allows it must outlast lockTime.
+	// deferral is the delay of work that found its order locked. Multiplied by the attempts of the retry policy it must
+	// outlast lockTime.
 	deferral time.Duration
-	// lockTime is how long a lock lasts whose holder has died.
+	// lockTime is the lifetime of a dead holder's lock.
 	lockTime time.Duration
 
 	finish *redis.Script
 }
 
-// newShop returns a shop on rdb with the durations that its fields tell.
+// newShop returns a shop on rdb with the durations in its fields.
 func newShop(rdb redis.UniversalClient, timeout, deferral, lockTime time.Duration) *shop {
 	return &shop{
 		rdb:      rdb,
@@ -105,9 +105,8 @@ func (s *shop) state(ctx context.Context, id string) (state, error) {
 	return state(text), err
 }
 
-// pay charges the customer and, with that, cancels the timeout. Its errors are
-// errLocked, errNotOpen, what charge returned, or of Redis; errLockLost means that
-// the customer was charged for nothing and is to get the money back.
+// pay charges the customer and, with that, cancels the timeout. Its errors are errLocked, errNotOpen, what charge
+// returned, or of Redis; errLockLost means that the customer was charged for nothing and must get the money back.
 func (s *shop) pay(ctx context.Context, id string, charge func(context.Context) error) error {
 	err := s.work(ctx, id, func(now state) (state, error) {
 		if now != open {

@@ -60,7 +60,8 @@ func TestPaidOrderHasNoTimer(t *testing.T) {
 	if err := shop.place(t.Context(), "1"); err != nil {
 		t.Fatal(err)
 	}
-	if timer, found, err := shop.timers.Get(t.Context(), timerKey("1")); err != nil || !found || string(timer.Payload) != `{"order":"1"}` {
+	if timer, found, err := shop.timers.Get(t.Context(), timerKey("1")); err != nil || !found ||
+		string(timer.Payload) != `{"order":"1"}` {
 		t.Fatalf("timer %+v, %t, %v", timer, found, err)
 	}
 	if err := shop.pay(t.Context(), "1", free); err != nil {
@@ -76,7 +77,8 @@ func TestPaidOrderHasNoTimer(t *testing.T) {
 		t.Errorf("paid an order that does not exist: %v", err)
 	}
 	for _, id := range []string{"1", "none"} { // an event that was too early or too late for the cancellation
-		if err := shop.expire(t.Context(), client.Event{Key: keys.Key{App: "shop", Module: "order", Type: "timeout", ID: id}}); err != nil {
+		if err := shop.expire(t.Context(), client.Event{Key: keys.Key{App: "shop", Module: "order", Type: "timeout",
+			ID: id}}); err != nil {
 			t.Errorf("event of order %s: %v", id, err)
 		}
 	}
@@ -126,8 +128,7 @@ func TestLostLock(t *testing.T) {
 	becomes(t, shop, "1", cancelled)
 }
 
-// Whenever customers pay, and whether the bank plays along or not, each order ends
-// as what was told about it.
+// Whenever customers pay, and whether the bank accepts or not, each order ends in the state reported for it.
 func TestPaymentsRaceWithTimeouts(t *testing.T) {
 	testenv.NoLeaks(t)
 	s := exampleenv.Servers(t, retryPolicy)
@@ -142,7 +143,8 @@ func TestPaymentsRaceWithTimeouts(t *testing.T) {
 		if err := shop.place(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
-		begins, takes := timeout-time.Duration(rand.IntN(200)-50)*time.Millisecond, time.Duration(rand.IntN(200))*time.Millisecond
+		begins, takes := timeout-time.Duration(rand.IntN(200)-50)*time.Millisecond,
+			time.Duration(rand.IntN(200))*time.Millisecond
 		customers.Go(func() {
 			pause(t.Context(), begins)
 			results[i] = shop.pay(t.Context(), id, func(ctx context.Context) error {
@@ -209,7 +211,7 @@ func TestProgram(t *testing.T) {
 	}
 }
 
-func TestProgramTellsWhatIsWrong(t *testing.T) {
+func TestProgramReportsFaults(t *testing.T) {
 	for _, test := range []struct{ args, want string }{
 		{"-timeout 0s", "-timeout above 0"},
 		{"here", "no arguments"},

@@ -12,11 +12,11 @@ import (
 	"github.com/timerd-io/timerd/client"
 )
 
-// namespace is that of the timers: bank:settle:daily:<branch> and bank:statement:monthly:<branch>.
+// namespace is the timers' namespace: bank:settle:daily:<branch> and bank:statement:monthly:<branch>.
 const namespace = "bank"
 
-// When things are due, by the clock of each branch: at half past two each night, and in the last minute of the last day of
-// the month. repeats.yaml says the same. Where the clock is put forward there is no half past two: then it is three.
+// The due times, by the clock of each branch: half past two each night, and the last minute of the last day of the
+// month. repeats.yaml has the same. On the night without half past two, because the clock is put forward, it is three.
 const (
 	nightly   = "30 2 * * *"
 	monthEnds = "59 23 L * *"
@@ -32,7 +32,8 @@ func branches() []branch {
 func (b branch) settleKey() string    { return "bank:settle:daily:" + b.name }
 func (b branch) statementKey() string { return "bank:statement:monthly:" + b.name }
 
-// None of these keys is a timer's: that would have four parts. They are hashes by day or by month, as the clock of the branch has it.
+// None of these keys is a timer's: that would have four parts. They are hashes by day or by month, as the clock of the
+// branch has it.
 func (b branch) takings() string    { return "takings/" + b.name }
 func (b branch) settled() string    { return "settled/" + b.name }
 func (b branch) statements() string { return "statements/" + b.name }
@@ -46,17 +47,17 @@ func (b branch) local(t time.Time) (time.Time, error) {
 	return t.In(zone), nil
 }
 
-// bank settles what its branches take in. Its methods may be called concurrently, from any number of processes.
+// bank settles its branches' takings. Its methods may be called concurrently, from any number of processes.
 type bank struct {
 	rdb    redis.UniversalClient
 	timers *client.Timers
 
-	// pay moves money. It may be called again for what was paid, with the same id, and then does nothing.
+	// pay moves money. Called again with the same id, it does nothing.
 	pay func(ctx context.Context, id string, cents int64) error
 }
 
-// repeat sets the timers of all branches. Those that are there stay as they are, so each process may call it when it
-// starts. Where a file says what repeats, `timerd repeat apply -f repeats.yaml` does it.
+// repeat sets the timers of all branches. Existing ones stay as they are, so each process may call it at its start.
+// With a file of repetitions, `timerd repeat apply -f repeats.yaml` does the same.
 func (b *bank) repeat(ctx context.Context) error {
 	for _, br := range branches() {
 		for key, expression := range map[string]string{br.settleKey(): nightly, br.statementKey(): monthEnds} {
@@ -69,7 +70,7 @@ func (b *bank) repeat(ctx context.Context) error {
 	return nil
 }
 
-// book adds to what a branch takes in on a day.
+// book adds to a branch's takings of a day.
 func (b *bank) book(ctx context.Context, br branch, at time.Time, cents int64) error {
 	local, err := br.local(at)
 	if err != nil {
@@ -91,9 +92,9 @@ func (b *bank) handle(ctx context.Context, e client.Event) error {
 	return client.Dead(fmt.Errorf("no branch has the timer %s", e.Key))
 }
 
-// settle pays out what a branch has taken in on each day before that of a due time. What was paid out already is not paid
-// again. So it does no harm if the event comes twice, late, or after midnight as a retry, which has a due time of its own; and
-// an occurrence that was skipped in an outage is made up for by the next one.
+// settle pays out a branch's takings of each day before the day of a due time, and none twice. So an event may come
+// twice, late, or after midnight as a retry with a due time of its own; and the next occurrence makes up for one that
+// was skipped in an outage.
 func (b *bank) settle(ctx context.Context, br branch, due time.Time) error {
 	local, err := br.local(due)
 	if err != nil {

@@ -44,7 +44,7 @@ func occurrence(t *testing.T, key, due string) client.Event {
 	return client.Event{Key: k, Due: at}
 }
 
-// Days and months are those of the branch; what was missed is made up for, and nothing is paid twice.
+// Days and months are the branch's own; missed days are made up for, and nothing is paid twice.
 func TestSettlementAndStatement(t *testing.T) {
 	testenv.NoLeaks(t)
 	rdb := testenv.Redis(t).Client()
@@ -99,14 +99,15 @@ func TestSettlementAndStatement(t *testing.T) {
 		occurrence(t, "bank:settle:daily:atlantis", "2026-11-30T18:14:00Z"),
 		occurrence(t, "bank:settle:weekly:berlin", "2026-11-30T18:14:00Z"),
 	} {
-		if err := b.handle(t.Context(), bad); err == nil || !strings.Contains(err.Error(), "no branch has the timer "+bad.Key.String()) {
+		if err := b.handle(t.Context(), bad); err == nil || !strings.Contains(err.Error(),
+			"no branch has the timer "+bad.Key.String()) {
 			t.Errorf("%s: %v", bad.Key, err)
 		}
 	}
 }
 
-// The file says what the program sets, and setting it again changes nothing.
-func TestFileSaysTheSame(t *testing.T) {
+// The file has the program's timers, and applying it again changes nothing.
+func TestFileHasTheTimersOfTheProgram(t *testing.T) {
 	testenv.NoLeaks(t)
 	s := exampleenv.Servers(t, retryPolicy)
 	b := &bank{rdb: s.Redis, timers: client.New(s.Redis)}
@@ -115,7 +116,8 @@ func TestFileSaysTheSame(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.CommandContext(t.Context(), exampleenv.Timerd(t), "repeat", "apply", "-f", "repeats.yaml", "--prune", namespace, "--dry-run")
+	cmd := exec.CommandContext(t.Context(), exampleenv.Timerd(t), "repeat", "apply", "-f", "repeats.yaml", "--prune",
+		namespace, "--dry-run")
 	cmd.Env = append(cmd.Environ(), "TIMERD_REDIS_URL="+s.RedisURL)
 	out, err := cmd.CombinedOutput()
 	if want := "0 to add, 0 to change, 0 to remove, 6 unchanged\n"; err != nil || string(out) != want {
@@ -149,7 +151,7 @@ func TestProgram(t *testing.T) {
 	}
 }
 
-func TestProgramTellsWhatIsWrong(t *testing.T) {
+func TestProgramReportsFaults(t *testing.T) {
 	for _, test := range []struct{ args, want string }{
 		{"here", "no arguments"},
 		{"-nats nats://127.0.0.1:1", "both Redis and NATS"},

@@ -1,9 +1,9 @@
 // Settlement is a bank that settles each day, and writes a statement at the end of each month, in three time zones.
 //
 // Six timers repeat, by the clock of each branch: bank:settle:daily:<branch> and bank:statement:monthly:<branch>. The
-// consumer does what is open up to the event's due time, so it does not matter when the event comes, or whether twice.
-// Nobody waits for the night: the demonstration moves the next occurrence of each with EXPIRE, which does not change
-// those after it. One payment fails; its retry waits beside the next occurrence.
+// consumer does the open work up to the event's due time, so the event may come late, or twice. To not wait for the
+// night, the demonstration moves the next occurrence of each with EXPIRE; later ones stay. One payment fails; its retry
+// waits beside the next occurrence.
 //
 //	make example-settlement
 //	go run ./examples/settlement -redis redis://127.0.0.1:6379/0 -nats nats://127.0.0.1:4222
@@ -31,11 +31,11 @@ import (
 )
 
 const (
-	// retryPolicy is that of payments that fail.
+	// retryPolicy is the policy of failed payments.
 	retryPolicy = namespace + "=200ms,1s,5s"
 	// durable keeps the example apart from other consumers of the same namespace.
 	durable = "example-settlement"
-	// patience is how long a step of the demonstration may take.
+	// patience bounds a step of the demonstration.
 	patience = time.Minute
 )
 
@@ -72,14 +72,15 @@ func run(ctx context.Context, args []string, out, errs io.Writer) (err error) {
 	d.bank = &bank{rdb: s.Redis, timers: client.New(s.Redis), pay: d.pay}
 	consumer := client.NewConsumer(s.JetStream)
 	consumer.Durable = durable
-	consumer.Logger = slog.New(slog.NewTextHandler(errs, &slog.HandlerOptions{Level: slog.LevelError})) // the demo tells the rest
+	// the demo prints the rest
+	consumer.Logger = slog.New(slog.NewTextHandler(errs, &slog.HandlerOptions{Level: slog.LevelError}))
 	return errors.Join(d.play(ctx, consumer), d.end(context.WithoutCancel(ctx)))
 }
 
 // demo shows a day and a month.
 type demo struct {
 	bank *bank
-	done chan client.Event // those that were handled
+	done chan client.Event // the handled events
 
 	mu    sync.Mutex
 	out   io.Writer
@@ -116,7 +117,7 @@ func (d *demo) play(ctx context.Context, consumer *client.Consumer) error {
 	return errors.Join(err, <-ended)
 }
 
-// pass has the next occurrence of a timer of each branch be due now, and waits until it was handled.
+// pass makes the next occurrence of a timer of each branch due now, and waits until it is handled.
 func (d *demo) pass(ctx context.Context, what string, key func(branch) string) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -139,7 +140,7 @@ func (d *demo) pass(ctx context.Context, what string, key func(branch) string) e
 	return nil
 }
 
-// handle tells of each event beside what the bank does.
+// handle prints each event beside the bank's work.
 func (d *demo) handle(ctx context.Context, e client.Event) error {
 	err := d.bank.handle(ctx, e)
 	if err != nil {
@@ -169,7 +170,7 @@ func (d *demo) pay(_ context.Context, id string, cents int64) error {
 	return nil
 }
 
-// table prints when each timer is due next by the clock of its branch, and what the branch's statements say.
+// table prints each timer's next due time by the clock of its branch, and the branch's statements.
 func (d *demo) table(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
@@ -195,14 +196,15 @@ func (d *demo) table(ctx context.Context) error {
 					texts = append(texts, month+": "+statements[month])
 				}
 			}
-			fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", key, timer.Occurrence, due.Format("Mon 2006-01-02 15:04 -07:00"), strings.Join(texts, ", "))
+			fmt.Fprintf(t, "%s\t%d\t%s\t%s\n", key, timer.Occurrence, due.Format("Mon 2006-01-02 15:04 -07:00"),
+				strings.Join(texts, ", "))
 		}
 	}
 	return t.Flush()
 }
 
-// pending waits until the next occurrence of a timer is there: timerd finds the first one within milliseconds, and arms another
-// one when NATS has acknowledged the last.
+// pending waits until the next occurrence of a timer is there: timerd finds the first one within milliseconds, and arms
+// another one when NATS has acknowledged the last.
 func (d *demo) pending(ctx context.Context, key string) (client.Timer, error) {
 	for {
 		timer, found, err := d.bank.timers.Get(ctx, key)
@@ -231,7 +233,7 @@ func (d *demo) say(format string, args ...any) {
 	fmt.Fprintf(d.out, format, args...)
 }
 
-// pause waits, and tells whether ctx went on for that long.
+// pause waits, and reports whether ctx lasted that long.
 func pause(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -14,7 +14,7 @@ redis() { "${REDIS_CLI:-redis-cli}" -e -u "$url" "$@"; }
 # get KEY: the attempt and the payload of a pending timer, on one line.
 get() { redis FCALL_RO timer_get 1 "$1" | sed -n '4p;6p' | paste -s -d ' ' -; }
 
-# until_is WANT COMMAND...: runs a command until it prints what is wanted, for 10 s at most.
+# until_is WANT COMMAND...: runs a command until it prints WANT, for 10 s at most.
 until_is() {
   want=$1
   shift
@@ -48,7 +48,8 @@ echo "- set it only if there is none: nothing, because there is one"
 redis FCALL timer_set 1 shop:shell:explicit:2 other EX 60 NX
 
 echo "- extend it: set it again, or EXPIRE; and cancel it, with a definite answer"
-redis FCALL timer_set 1 shop:shell:explicit:2 '{"order":2,"extended":true}' EX 3600 XX | sed 's/^[0-9]\{13\}$/due, in unix ms/'
+redis FCALL timer_set 1 shop:shell:explicit:2 '{"order":2,"extended":true}' EX 3600 XX |
+  sed 's/^[0-9]\{13\}$/due, in unix ms/'
 get shop:shell:explicit:2
 redis FCALL timer_cancel 1 shop:shell:explicit:2
 redis FCALL timer_cancel 1 shop:shell:explicit:2

@@ -1,8 +1,9 @@
-// Package tracing is an example: a shop whose traces, by OpenTelemetry, lead from a checkout to the callbacks that it causes.
+// Package tracing is an example: a shop whose traces, by OpenTelemetry, lead from a checkout to the callbacks that it
+// causes.
 //
-// The checkout sets a timer, and timerd carries the trace along: in the timer, in its events, through each retry. The span of a
-// callback has a trace of its own and a link to the checkout. It is no child of that: the timer may fire days later, when the trace
-// of the checkout has long been stored.
+// The checkout sets a timer, and timerd carries the trace along: in the timer, in its events, through each retry. The
+// span of a callback has a trace of its own and a link to the checkout. It is not a child of it: the timer may fire
+// days later, when the trace of the checkout has long been stored.
 package tracing
 
 import (
@@ -16,7 +17,7 @@ import (
 	"github.com/timerd-io/timerd/client"
 )
 
-// Namespace is that of the timers: shop:order:callback:<order>.
+// Namespace is the timers' namespace: shop:order:callback:<order>.
 const Namespace = "shop:order:callback"
 
 // propagator is a client.Propagator by OpenTelemetry.
@@ -37,13 +38,14 @@ type Shop struct {
 	call   func(ctx context.Context, order string) error
 }
 
-// New returns a Shop that sets its callbacks through timers, which take their traces from now on, and makes them by call.
+// New returns a Shop that sets its callbacks through timers, which take their traces from now on, and makes them by
+// call.
 func New(tracer trace.Tracer, timers *client.Timers, call func(ctx context.Context, order string) error) *Shop {
 	timers.Propagator = propagator{}
 	return &Shop{tracer: tracer, timers: timers, call: call}
 }
 
-// Checkout takes an order, of which the customer hears a while later.
+// Checkout takes an order; the customer is notified a while later.
 func (s *Shop) Checkout(ctx context.Context, order string, after time.Duration) error {
 	ctx, span := s.tracer.Start(ctx, "checkout", trace.WithSpanKind(trace.SpanKindProducer))
 	defer span.End()

@@ -22,7 +22,8 @@ const patience = time.Minute
 // A callback that fails is made again, and each attempt has a link to the checkout.
 func TestCallbacksAreLinkedToTheirCheckout(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "timerd")
-	if out, err := exec.Command("go", "build", "-C", "../..", "-race", "-o", binary, "./cmd/timerd").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-C", "../..", "-race", "-o", binary,
+		"./cmd/timerd").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
 	s, err := servers.Open(t.Context(), servers.Choice{Timerd: binary, Retry: Namespace + "=200ms"})

@@ -13,7 +13,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// journal is what the log of deliveries has about each order.
+// journal has the log of deliveries by order.
 type journal struct {
 	out    io.Writer // gets a line for each attempt that failed
 	byKey  map[string]*record
@@ -21,7 +21,7 @@ type journal struct {
 	open   int       // orders that are not settled
 }
 
-// record is what became of an order.
+// record is the history of an order.
 type record struct {
 	order    string
 	attempts []event.Delivery
@@ -88,7 +88,7 @@ func (j *journal) note(r event.Delivery) {
 	}
 }
 
-// table prints what became of each order, and for each attempt how long it came after the end of the one before.
+// table prints each order's history, with the time of each attempt since the end of the one before.
 func (j *journal) table(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(t, "ORDER\tATTEMPT\tAFTER\tANSWER\tRESULT")

@@ -1,9 +1,8 @@
-// Webhooks tells merchants that orders were paid, again and again until they answer: the use that timerd was made for.
+// Webhooks tells merchants that orders were paid, again and again until they answer: timerd's original use.
 //
-// Each payment sets a timer pay:order:callback:<order>, whose payload says where its merchant wants to be told. timerd
-// deliver calls the merchant, signed as Standard Webhooks says, and tries again on the schedule of a payment provider.
-// The merchants here answer 500, time out and answer 429 before they answer 200. What was done is in the log of
-// deliveries.
+// Each payment sets a timer pay:order:callback:<order>, with the merchant's URL in its payload. timerd deliver calls
+// the merchant, signed by Standard Webhooks, and tries again on the schedule of a payment provider. The merchants here
+// answer 500, time out and answer 429 before they answer 200. The log of deliveries has the results.
 //
 //	make example-webhooks
 //	go run ./examples/webhooks -redis redis://127.0.0.1:6379/0 -nats nats://127.0.0.1:4222
@@ -27,7 +26,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// schedule is whose delays are taken.
+// schedule is the preset with the delays.
 const schedule = "wechatpay"
 
 func main() {

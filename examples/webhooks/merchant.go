@@ -14,7 +14,7 @@ import (
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 )
 
-// reaction is how a merchant reacts to a call.
+// reaction is a merchant's reaction to a call.
 type reaction string
 
 // The reactions.
@@ -30,16 +30,15 @@ const (
 // pauseAsked is the Retry-After of throttle and busy.
 const pauseAsked = time.Second
 
-// maxBody is how much of a call a merchant reads.
+// maxBody limits the bytes of a call that a merchant reads.
 const maxBody = 64 << 10
 
-const merchantSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" //nolint:gosec // of merchants that exist in this process only
+const merchantSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw" //nolint:gosec // of this process only
 
 // merchants is an HTTP server that plays the merchants. Each has a URL that ends
 // with its name.
 type merchants struct {
-	// reactions returns how the calls for an order are reacted to, in turn; the last
-	// one stays.
+	// reactions returns the answers to the calls for an order, in turn; the last one repeats.
 	reactions func(merchant, order string) []reaction
 
 	webhook *standardwebhooks.Webhook

@@ -14,10 +14,10 @@ import (
 	"github.com/timerd-io/timerd/internal/devserver"
 )
 
-// namespace is that of the timers: pay:order:callback:<order>.
+// namespace is the timers' namespace: pay:order:callback:<order>.
 const namespace = "pay:order:callback"
 
-// deliverGrace is how long timerd deliver may take to end.
+// deliverGrace bounds the end of timerd deliver.
 const deliverGrace = 20 * time.Second
 
 // payment is the payload of a timer.
@@ -26,7 +26,7 @@ type payment struct {
 	Amount    int64     `json:"amount"` // cents
 	Currency  string    `json:"currency"`
 	PaidAt    time.Time `json:"paid_at"`
-	NotifyURL string    `json:"notify_url"` // where the merchant wants to be told
+	NotifyURL string    `json:"notify_url"` // the merchant's URL
 }
 
 func (p payment) key() string { return namespace + ":" + p.Order }
@@ -63,7 +63,7 @@ type deliverer struct {
 	dir     string
 }
 
-// startDeliverer starts timerd deliver. It ends with this process, however that ends.
+// startDeliverer starts timerd deliver. It ends with this process in any case.
 func startDeliverer(binary, natsURL, file string, stderr *os.File) (*deliverer, error) {
 	dir, err := os.MkdirTemp("", "timerd-webhooks-")
 	if err != nil {
@@ -75,10 +75,12 @@ func startDeliverer(binary, natsURL, file string, stderr *os.File) (*deliverer, 
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	cmd := exec.Command(binary, "deliver", "--config", name) //nolint:noctx // stop ends it
-	cmd.Env = append(os.Environ(), "TIMERD_NATS_URL="+natsURL, "TIMERD_HTTP_ADDR=off", "TIMERD_LOG_LEVEL=error", "WEBHOOK_SECRET="+merchantSecret)
+	cmd.Env = append(os.Environ(), "TIMERD_NATS_URL="+natsURL, "TIMERD_HTTP_ADDR=off", "TIMERD_LOG_LEVEL=error",
+		"WEBHOOK_SECRET="+merchantSecret)
 	cmd.Stderr = stderr
 	if d.process, err = devserver.StartProcess(cmd); err != nil {
-		return nil, errors.Join(fmt.Errorf("start %s: %w; `make build` makes bin/timerd", binary, err), os.RemoveAll(dir))
+		return nil, errors.Join(fmt.Errorf("start %s: %w; `make build` makes bin/timerd", binary, err),
+			os.RemoveAll(dir))
 	}
 	return d, nil
 }

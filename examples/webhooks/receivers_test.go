@@ -56,7 +56,8 @@ func TestShellReceiver(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		id, at, signature := r.Header.Get("Webhook-Id"), r.Header.Get("Webhook-Timestamp"), r.Header.Get("Webhook-Signature")
+		id, at, signature := r.Header.Get("Webhook-Id"), r.Header.Get("Webhook-Timestamp"),
+			r.Header.Get("Webhook-Signature")
 		said <- []string{
 			verify(body, id, at, signature),
 			verify(body, id, at, "v1,bm8= "+signature),
@@ -69,7 +70,8 @@ func TestShellReceiver(t *testing.T) {
 	deliverTo(t, server.URL)
 	select {
 	case got := <-said:
-		want := []string{"verified", "verified", "refused: no signature matches", "refused: no signature matches", "refused: the timestamp is over five minutes off"}
+		want := []string{"verified", "verified", "refused: no signature matches", "refused: no signature matches",
+			"refused: the timestamp is over five minutes off"}
 		if fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Errorf("%q, want %q", got, want)
 		}
@@ -92,7 +94,8 @@ func TestNodeReceiver(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
-	install := exec.CommandContext(ctx, "npm", "ci", "--prefer-offline", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1", "--fetch-timeout=20000")
+	install := exec.CommandContext(ctx, "npm", "ci", "--prefer-offline", "--ignore-scripts", "--no-audit", "--no-fund",
+		"--fetch-retries=1", "--fetch-timeout=20000")
 	install.Dir = dir
 	out, err := install.CombinedOutput()
 	if err != nil {
@@ -111,7 +114,8 @@ func TestNodeReceiver(t *testing.T) {
 	}
 	said.Wait(t, patience, "listening")
 	deliverTo(t, "http://"+devserver.Address(port))
-	if err := node.Wait(); err != nil || !strings.Contains(said.String(), "verified: pay:order:callback:4711, attempt 1") {
+	if err := node.Wait(); err != nil || !strings.Contains(said.String(),
+		"verified: pay:order:callback:4711, attempt 1") {
 		t.Errorf("%v\n%s", err, said.String())
 	}
 }

@@ -13,7 +13,8 @@ import (
 func TestProgram(t *testing.T) {
 	testenv.NoLeaks(t)
 	var out, errs strings.Builder
-	err := run(t.Context(), []string{"-orders", "5", "-factor", "300", "-timeout", "500ms", "-timerd", exampleenv.Timerd(t)}, &out, &errs)
+	err := run(t.Context(), []string{"-orders", "5", "-factor", "300", "-timeout", "500ms", "-timerd",
+		exampleenv.Timerd(t)}, &out, &errs)
 	if err != nil || errs.Len() > 0 {
 		t.Fatalf("%v\n%s%s", err, &out, &errs)
 	}
@@ -43,7 +44,7 @@ func TestProgram(t *testing.T) {
 	testenv.Lacks(t, out.String(), merchantSecret)
 }
 
-func TestProgramTellsWhatIsWrong(t *testing.T) {
+func TestProgramReportsFaults(t *testing.T) {
 	for _, test := range []struct{ args, want string }{
 		{"-orders 0", "at least 1"},
 		{"-redis redis://127.0.0.1:1/0", "both Redis and NATS"},
@@ -56,7 +57,8 @@ func TestProgramTellsWhatIsWrong(t *testing.T) {
 			t.Errorf("%s: %v, want %q", test.args, err, test.want)
 		}
 	}
-	if err := run(t.Context(), []string{"-no-such-flag"}, io.Discard, io.Discard); err == nil || errors.Is(err, io.EOF) {
+	if err := run(t.Context(), []string{"-no-such-flag"}, io.Discard, io.Discard); err == nil ||
+		errors.Is(err, io.EOF) {
 		t.Errorf("an unknown flag: %v", err)
 	}
 }

@@ -16,25 +16,25 @@ import (
 )
 
 const (
-	// takenWithin is how long a timerd has to take an audit on, or to show that it is at work.
+	// takenWithin is the time a timerd has to take on an audit, or to show progress.
 	takenWithin = 10 * time.Second
-	// askEvery is how often to look how far the audits are.
+	// askEvery is the interval of looks at the audits' progress.
 	askEvery = 250 * time.Millisecond
 )
 
-// Audited is how far the audit of a server is, or what came of it.
+// Audited is the progress of one server's audit, or its result.
 type Audited struct {
 	Server string // of a cluster; empty for a single Redis
 	schedule.AuditProgress
 }
 
-// ErrUnattended says that no timerd is alive which could audit.
+// ErrUnattended means that no timerd is alive to audit.
 var ErrUnattended = errors.New("no timerd is alive, and only timerds audit: start one, which audits at its start")
 
-// Audit asks the timerds to audit every server of the schedule now, and returns once all have. It calls tell with how
-// far they are. A server is missing if no timerd takes its audit on within some 10 s, or if one that did is silent or
-// fails for as long: the error names it, and the results have the others. If ctx ends, the audits that have begun go
-// on. An error may be ErrUnattended.
+// Audit asks the timerds to audit every server of the schedule now, and returns once all audits have ended. It calls
+// tell with their progress. A server is missing if no timerd takes on its audit within some 10 s, or if the auditing
+// timerd is silent or fails for as long: the error names the server, and the results have the others. If ctx ends,
+// audits already begun go on. An error may be ErrUnattended.
 func Audit(ctx context.Context, s *schedule.Schedule, tell func([]Audited)) ([]Audited, error) {
 	members, err := query.Members(ctx, s)
 	if err == nil && !slices.ContainsFunc(members, func(m query.Member) bool { return m.Alive }) {
@@ -50,7 +50,7 @@ func Audit(ctx context.Context, s *schedule.Schedule, tell func([]Audited)) ([]A
 		case err == nil:
 			a.read = time.Now()
 			tell(a.list())
-		case time.Since(a.read) > takenWithin, rights.Refused(err): // else it may pass, as a failover does
+		case time.Since(a.read) > takenWithin, rights.Refused(err): // any other error may pass, as a failover does
 			return a.list(), err
 		}
 		if !backoff.Sleep(ctx, askEvery) {
@@ -59,23 +59,23 @@ func Audit(ctx context.Context, s *schedule.Schedule, tell func([]Audited)) ([]A
 	}
 }
 
-// audits are the audits of all servers that one caller has asked for.
+// audits are the audits of all servers that one caller has requested.
 type audits struct {
 	schedule *schedule.Schedule
 	id       string
 	of       map[string]*asked // by the names of their nodes
-	read     time.Time         // when their progress could be read last
+	read     time.Time         // time of the last successful read of their progress
 }
 
-// asked is the audit of one server. Another caller may have asked for one since: that is newer, and does as well.
+// asked is the audit of one server. Another caller's later request replaces it, and serves as well.
 type asked struct {
 	id      string
 	now     schedule.AuditProgress
 	taken   bool
-	beat    time.Time // when it was asked for, or the timerd showed last that it is at work
-	fails   time.Time // since when its tries fail; zero if they do not
+	beat    time.Time // time of the request, or of the timerd's last sign of work
+	fails   time.Time // since when its tries have been failing; zero if they do not
 	given   bool      // given up
-	renewed bool      // it was asked for once more
+	renewed bool      // a second request was made
 }
 
 // look asks for the audit of each new server, and reports whether an audit is open.
@@ -105,7 +105,7 @@ func (a *audits) look(ctx context.Context) (open bool, err error) {
 	return open, nil
 }
 
-// follow notes how far the audit of a node is. If its timerd is silent, another one is asked, once.
+// follow notes the progress of a node's audit. If the auditing timerd is silent, follow asks another timerd, once.
 func (a *audits) follow(ctx context.Context, node string, one *asked, seen schedule.AskedAudits) error {
 	if one.now.Done || one.given {
 		return nil
@@ -160,23 +160,26 @@ func (a *audits) missing() error {
 		}
 		switch {
 		case !one.Done && one.Instance == "":
-			wrong = append(wrong, fmt.Errorf("%sno timerd has taken the audit on within %s: start one, or a newer one", name, takenWithin))
+			wrong = append(wrong, fmt.Errorf("%sno timerd has begun the audit within %s: start one, or a newer one",
+				name, takenWithin))
 		case !one.Done && one.Fault != "":
-			wrong = append(wrong, fmt.Errorf("%sthe audit fails, and timerd goes on trying: %s", name, one.Fault))
+			wrong = append(wrong, fmt.Errorf("%sthe audit fails, and timerd keeps trying: %s", name, one.Fault))
 		case !one.Done:
-			wrong = append(wrong, fmt.Errorf("%stimerd %s has begun the audit and is silent: run this again", name, one.Instance))
+			wrong = append(wrong,
+				fmt.Errorf("%stimerd %s has begun the audit and gives no sign of work: run this again", name,
+					one.Instance))
 		}
 	}
 	return errors.Join(wrong...)
 }
 
-// forget takes back this caller's requests.
+// forget withdraws this caller's requests.
 func (a *audits) forget(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	for node, one := range a.of {
 		if strings.HasPrefix(one.id, a.id) {
-			_ = a.schedule.ForgetAudit(ctx, node, one.id) // it is forgotten by itself
+			_ = a.schedule.ForgetAudit(ctx, node, one.id) // an unanswered request expires by itself
 		}
 	}
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// What is set while others are cancelled stays if it is due later than what is wanted.
+// A timer set while others are cancelled stays if it is due after the bound.
 func TestCancelWhileTimersAreSet(t *testing.T) {
 	t.Parallel()
 	w := newTimerWorld(t, testenv.Redis(t).Client())
@@ -28,7 +28,7 @@ func TestCancelWhileTimersAreSet(t *testing.T) {
 	batches := 0
 	done, err := w.Cancel(t.Context(), sel, func(admin.Cancelled) {
 		if batches++; batches == 2 {
-			w.set("shop", n, 2*time.Hour) // those that are cancelled, and those that are found or not found yet
+			w.set("shop", n, 2*time.Hour) // cancelled ones, and ones found or not found yet
 			w.set("new", 1, time.Minute)
 		}
 	})
@@ -58,7 +58,7 @@ func (w *timerWorld) expire(names ...string) {
 	}
 }
 
-// claim claims some of what is due, and holds what is to be held.
+// claim claims some due timers, and moves held ones aside.
 func (w *timerWorld) claim() []schedule.Firing {
 	w.t.Helper()
 	nodes, err := w.schedule.Nodes(w.t.Context())
@@ -72,7 +72,7 @@ func (w *timerWorld) claim() []schedule.Firing {
 	return claimed.Firings
 }
 
-// beforeFirings calls seen once, before a search that has looked at what is due reads the firings, or some more of them.
+// beforeFirings calls seen once, before a search that has read the due timers reads the firings, or some more of them.
 type beforeFirings struct {
 	noPipelines
 	pages int // that are read before
@@ -98,7 +98,8 @@ func (b *beforeFirings) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// Timers become owed while others are cancelled, because nobody claims them: NATS is away. Each is counted, and cancelled, once.
+// Timers become owed while others are cancelled, because nobody claims them: NATS is away. Each is counted, and
+// cancelled, once.
 func TestCancelWhileTimersBecomeOwed(t *testing.T) {
 	t.Parallel()
 	const n = 500
@@ -137,7 +138,7 @@ func TestCancelWhileTimersBecomeOwed(t *testing.T) {
 			}
 		}
 	})
-	t.Run("what is released between the two looks", func(t *testing.T) {
+	t.Run("a timer released between the two looks", func(t *testing.T) {
 		t.Parallel()
 		const n = 50
 		server := testenv.Redis(t)
@@ -152,16 +153,18 @@ func TestCancelWhileTimersBecomeOwed(t *testing.T) {
 		w.await(w.set("shop", n, time.Millisecond))
 		w.claim()
 		searched.AddHook(&beforeFirings{seen: func() {
-			err := holds.Resume(t.Context(), keys.Namespace{App: "shop"}, schedule.Resume{Kind: schedule.ResumeNow}, func(admin.ResumeProgress) {})
+			err := holds.Resume(t.Context(), keys.Namespace{App: "shop"}, schedule.Resume{Kind: schedule.ResumeNow},
+				func(admin.ResumeProgress) {})
 			if err != nil {
 				t.Error(err)
 			}
 		}})
-		if done, err := w.Cancel(t.Context(), of("shop"), ignore); err != nil || done.Cancelled != n || done.TooLate+done.Gone > 0 {
+		if done, err := w.Cancel(t.Context(), of("shop"), ignore); err != nil || done.Cancelled != n ||
+			done.TooLate+done.Gone > 0 {
 			t.Errorf("%+v, %v; want %d cancelled", done, err, n)
 		}
 	})
-	t.Run("what is claimed while firings are read", func(t *testing.T) {
+	t.Run("a timer claimed while firings are read", func(t *testing.T) {
 		t.Parallel()
 		const n = 1500 // over a page
 		w := newTimerWorld(t, testenv.Redis(t).Client())
@@ -171,7 +174,8 @@ func TestCancelWhileTimersBecomeOwed(t *testing.T) {
 				t.Error("nothing was claimed")
 			}
 		}})
-		if found, err := w.Count(t.Context(), of("shop"), func(admin.TimerCount) {}); err != nil || found.Timers != n || found.Total != n {
+		if found, err := w.Count(t.Context(), of("shop"), func(admin.TimerCount) {}); err != nil || found.Timers != n ||
+			found.Total != n {
 			t.Errorf("%+v, %v; want %d", found, err, n)
 		}
 	})
@@ -198,7 +202,8 @@ func TestCancelWhileTimersBecomeOwed(t *testing.T) {
 		batches := 0
 		done, err := w.Cancel(t.Context(), of("shop"), func(admin.Cancelled) {
 			if batches++; batches == 1 {
-				if err := w.schedule.Release(t.Context(), schedule.Outcomes(schedule.OutcomeGivenBack, claimed[:2]...)); err != nil {
+				if err := w.schedule.Release(t.Context(), schedule.Outcomes(schedule.OutcomeGivenBack,
+					claimed[:2]...)); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -210,13 +215,13 @@ func TestCancelWhileTimersBecomeOwed(t *testing.T) {
 	})
 }
 
-// isLeftOut tells whether an error says that one slot was moving.
+// isLeftOut reports whether an error means that one slot was moving.
 func isLeftOut(err error) bool {
 	moving, is := errors.AsType[*query.MovingError](err)
 	return is && moving.Slots == 1
 }
 
-// What is in a slot that is moving is not said to be counted, moved or cancelled. All else is, and the rest once the slot has moved.
+// Timers in a moving slot are not counted, moved or cancelled. All others are, and these once the slot has moved.
 func TestCancelWhileASlotMoves(t *testing.T) {
 	t.Parallel()
 	cluster := testenv.Cluster(t, 3, false)
@@ -226,7 +231,8 @@ func TestCancelWhileASlotMoves(t *testing.T) {
 		slot = keys.PartitionOf(key).Slot()
 		return slot, cluster.Master(slot), cluster.Master((slot + keys.Slots/3) % keys.Slots)
 	}
-	// finish cancels the rest. Keys that have moved are due some ms later, as no timerd has heard yet: they may have been set.
+	// finish cancels the rest. Keys that have moved are due some ms later, as no timerd has heard yet: they may have
+	// been set.
 	finish := func(app string) (done admin.Cancelled) {
 		testenv.Eventually(t, time.Minute, func() bool {
 			var err error
@@ -241,15 +247,17 @@ func TestCancelWhileASlotMoves(t *testing.T) {
 	const n = 200
 	w.set("shop", n, time.Hour)
 	holds := admin.NewHolds(w.schedule)
-	if held, err := holds.Hold(ctx, schedule.Hold{Namespace: keys.Namespace{App: "other"}}, 0); err != nil || len(held.Missing) > 0 {
+	if held, err := holds.Hold(ctx, schedule.Hold{Namespace: keys.Namespace{App: "other"}}, 0); err != nil ||
+		len(held.Missing) > 0 {
 		t.Fatalf("%+v, %v", held, err)
 	}
 	slot, from, to := place("shop:m:t:0")
 	cluster.OpenSlot(slot, from, to)
 	if views, err := holds.List(ctx); err != nil || len(views) != 1 || views[0].Held != nil {
-		t.Errorf("holds: %+v, %v; want one of which it is not known how many timers it holds", views, err)
+		t.Errorf("holds: %+v, %v; want one with an unknown number of timers", views, err)
 	}
-	if found, err := w.Count(ctx, of("shop"), func(admin.TimerCount) {}); err != nil || !found.Cut || found.Timers != n-1 || !found.Counted.Before.IsZero() {
+	if found, err := w.Count(ctx, of("shop"), func(admin.TimerCount) {}); err != nil || !found.Cut ||
+		found.Timers != n-1 || !found.Counted.Before.IsZero() {
 		t.Errorf("counted: %+v, %v", found, err)
 	}
 	moved, err := w.Move(ctx, of("shop"), time.Now().Add(2*time.Hour), func(admin.Moved) {})
@@ -288,9 +296,9 @@ func TestCancelWhileASlotMoves(t *testing.T) {
 	}
 }
 
-// A slot that begins to move once the search has found its timers keeps no others from being moved or cancelled. Each is counted as what
-// came of it, although the first call of a round trip is refused.
-func TestCancelWhatASlotHasThatMoves(t *testing.T) {
+// A slot that begins to move once the search has found its timers keeps no others from being moved or cancelled. Each
+// is counted by its outcome, although the first call of a round trip is refused.
+func TestCancelInAMovingSlot(t *testing.T) {
 	t.Parallel()
 	cluster := testenv.Cluster(t, 3, false)
 	w := newTimerWorld(t, cluster.Client())
@@ -299,7 +307,8 @@ func TestCancelWhatASlotHasThatMoves(t *testing.T) {
 	set := func() {
 		var settings []client.Setting
 		for i := range n {
-			settings = append(settings, client.Setting{Key: fmt.Sprint("shop:m:t:", i), When: client.After(time.Hour + time.Duration(i)*time.Second)})
+			settings = append(settings, client.Setting{Key: fmt.Sprint("shop:m:t:", i),
+				When: client.After(time.Hour + time.Duration(i)*time.Second)})
 		}
 		if _, err := w.client.SetMany(ctx, settings); err != nil {
 			t.Fatal(err)
@@ -321,7 +330,8 @@ func TestCancelWhatASlotHasThatMoves(t *testing.T) {
 		t.Errorf("moved: %+v, %v", moved, err)
 	}
 	if err := errors.Join(
-		from.Client().Do(ctx, "CLUSTER", "SETSLOT", slot, "STABLE").Err(), to.Client().Do(ctx, "CLUSTER", "SETSLOT", slot, "STABLE").Err(),
+		from.Client().Do(ctx, "CLUSTER", "SETSLOT", slot, "STABLE").Err(),
+		to.Client().Do(ctx, "CLUSTER", "SETSLOT", slot, "STABLE").Err(),
 	); err != nil {
 		t.Fatal(err)
 	}

@@ -11,18 +11,19 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// HoldView is a namespace that is held, or whose timers are still being released, as timerd holds --json and the console show it.
-// What somebody has typed is written as the attributes of events are.
+// HoldView is a namespace on hold, or one whose timers are still being released, as timerd holds --json and the console
+// show it. Text typed by an operator is encoded like the attributes of events.
 type HoldView struct {
 	Namespace string     `json:"namespace"`
 	Since     time.Time  `json:"since"`
-	Until     *time.Time `json:"until"` // null: until it is resumed
+	Until     *time.Time `json:"until"` // null: until somebody resumes it
 	Reason    string     `json:"reason"`
 	By        string     `json:"by"`
-	// Held is how many timers are held that are due, those included that no claim has looked at yet; one under several holds counts
-	// for each. It is null if not all were looked at: so many are owed or firing, or slots of a cluster are moving.
+	// Held is the number of due timers on hold, including ones not reached by a claim yet; a timer under several holds
+	// counts for each. It is null if not all could be counted: too many are owed or firing, or slots of a cluster are
+	// moving.
 	Held   *int64      `json:"held"`
-	Resume *ResumeView `json:"resume"` // null while it lasts
+	Resume *ResumeView `json:"resume"` // null while the hold lasts
 }
 
 // ResumeView is how a hold is being resumed.
@@ -35,7 +36,8 @@ type ResumeView struct {
 
 func newHoldView(h schedule.Hold, held *int64) HoldView {
 	v := HoldView{
-		Namespace: h.Namespace.String(), Since: h.Since.Time(), Reason: keys.EncodeText(h.Reason), By: keys.EncodeText(h.By), Held: held,
+		Namespace: h.Namespace.String(), Since: h.Since.Time(), Reason: keys.EncodeText(h.Reason),
+		By: keys.EncodeText(h.By), Held: held,
 	}
 	if h.Until > 0 {
 		until := h.Until.Time()
@@ -47,8 +49,8 @@ func newHoldView(h schedule.Hold, held *int64) HoldView {
 	return v
 }
 
-// List returns the holds, those included that are being resumed, in the order of their namespaces. It reads the names of all
-// that is due.
+// List returns the holds in the order of their namespaces, including those being resumed. It reads the names of all due
+// timers.
 func (s *Holds) List(ctx context.Context) ([]HoldView, error) {
 	if err := s.schedule.CheckMode(ctx); err != nil {
 		return nil, err

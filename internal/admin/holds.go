@@ -1,7 +1,7 @@
-// Package admin is what operators do to timers, each action once: hold and resume namespaces, cancel, move and fire timers, replay and
-// purge dead letters, make timers repeat as a file says. The command line, the console and the public client/admin read what is asked
-// for, and show what came of it. It is also what every timerd does for holds: bring the list of holds to all servers, end holds whose
-// time is over, and carry on resumes that were interrupted.
+// Package admin has the operators' actions on timers, each written once: hold and resume namespaces, cancel, move and
+// fire timers, replay and purge dead letters, make timers repeat as a file says. The command line, the console and the
+// public client/admin only read the request and show the result. The package also has each timerd's own work for holds:
+// copy the list of holds to all servers, end holds whose time is over, and finish interrupted resumes.
 package admin
 
 import (
@@ -22,86 +22,89 @@ import (
 )
 
 const (
-	// MinHold is how long a hold lasts at least that ends by itself.
+	// MinHold is the shortest duration of a hold that ends by itself.
 	MinHold = time.Second
-	// MinRate is how many timers a second a resume at a rate releases at least.
+	// MinRate is the least rate of a resume, in timers a second.
 	MinRate = 1.0 / 60
-	// MaxRate is how many it releases at most.
+	// MaxRate is the greatest rate of a resume, in timers a second.
 	MaxRate = 1e6
-	// MaxReason is how many bytes the reason of a hold may have: every timerd reads it each second.
+	// MaxReason limits the reason of a hold, in bytes: every timerd reads it each second.
 	MaxReason = 1024
 )
 
 const (
-	// confirmWithin is how long Hold waits until nobody claims any more: with what it takes besides some 5 s.
+	// confirmWithin limits Hold's wait for the last claim; Hold as a whole then takes some 5 s at most.
 	confirmWithin = 4 * time.Second
-	// leastTry is how long a try to bring the list to the servers has at least.
+	// leastTry is the least time for one try to copy the list to the servers.
 	leastTry = time.Second
-	// pollEvery is how often it is looked again at what has not happened yet.
+	// pollEvery is the interval of Hold's polls.
 	pollEvery = 100 * time.Millisecond
-	// replicaWait is how long a replica has to take a hold over.
+	// replicaWait is the time a replica has to take over a hold.
 	replicaWait = 500 * time.Millisecond
-	// tries is how often a change is tried while others change the list.
+	// tries limits the tries of a change while others change the list.
 	tries = 20
 )
 
-// ErrNotHeld says that there is no hold of just the namespace.
+// ErrNotHeld means that no hold has exactly this namespace.
 var ErrNotHeld = errors.New("not held")
 
-// ErrHeldAnew says that somebody has held the namespace anew while it was being resumed: what was not released by then stays held.
-var ErrHeldAnew = errors.New("held again meanwhile")
+// ErrHeldAnew means that somebody held the namespace again during its resume: its unreleased timers stay on hold.
+var ErrHeldAnew = errors.New("held again during the resume")
 
 // Holds holds and resumes namespaces of a schedule. Its methods may be called concurrently.
 type Holds struct {
 	schedule *schedule.Schedule
 
-	// Instance tells the caller from all others who may carry resumes on. Default: one of its own.
+	// Instance identifies the caller among all that may carry out resumes. Default: a random one.
 	Instance string
 	// Nodes returns the nodes of the schedule. Default: the schedule's own UndatedNodes.
 	Nodes func(context.Context) ([]*schedule.Node, error)
-	// Logger gets who held and resumed what. Default: slog.Default().
+	// Logger gets each hold and resume, with its author. Default: slog.Default().
 	Logger *slog.Logger
 	// OnList is called by Run with each list that it has read.
 	OnList func(*schedule.HoldList)
 }
 
-// NewHolds returns the holds of a schedule, as a command has them, or a program with the Go client.
+// NewHolds returns the holds of a schedule, for a command or a program with the Go client.
 func NewHolds(s *schedule.Schedule) *Holds {
 	return &Holds{
-		schedule: s, Instance: "caller-" + rand.Text(), Nodes: s.UndatedNodes, Logger: slog.Default(), OnList: func(*schedule.HoldList) {},
+		schedule: s, Instance: "caller-" + rand.Text(), Nodes: s.UndatedNodes, Logger: slog.Default(),
+		OnList: func(*schedule.HoldList) {},
 	}
 }
 
-// Held is what came of a hold.
+// Held is the result of a hold.
 type Held struct {
 	Hold schedule.Hold
-	Was  bool // the namespace was held before, since when Hold says
-	// Resumed is how the namespace was being resumed, which has ended: what was not released yet is held by the new hold, whose
-	// length a shift counts; nil if it was not.
+	Was  bool // the namespace was on hold already, since Hold.Since
+	// Resumed is the resume that this hold ended: its unreleased timers are under the new hold, whose length a shift
+	// counts. Nil if there was none.
 	Resumed *schedule.Resume
-	// Missing names the servers from which timers of the namespace may still be claimed. The hold stands; each timerd goes on
-	// to bring it to them.
+	// Missing names the servers from which timers of the namespace may still be claimed. The hold stands; the timerds
+	// keep copying it to them.
 	Missing []string
-	// Unreplicated names the servers of which no replica has the hold, so that a failover may lose it; it is not asked while
-	// something is missing.
+	// Unreplicated names the servers without a replica that has the hold, so that a failover may lose it. It is empty
+	// while Missing is not.
 	Unreplicated []string
 }
 
-// Hold holds a namespace. When it returns without an error and with nothing missing, no timerd claims a timer of it any more.
-// It waits 5 s at most for what is missing. A namespace that is held already stays so, since the same time. One that is being
-// resumed is held anew, since now: the resume ends there, and what it has not released is held on. An error may wrap
+// Hold holds a namespace. Once it has returned without an error and with nothing missing, no timerd claims a timer of
+// the namespace. It waits 5 s at most for missing servers. A namespace already on hold keeps its time. Holding a
+// namespace during its resume ends the resume: its unreleased timers are on hold from now. An error may wrap
 // schedule.ErrTooManyHolds.
 //
-// Of asked, Namespace, Reason and By count; without a By it is the user and the host of this process. The hold ends by itself after
-// lasts, MinHold at least; 0: it does not.
+// Of asked, only Namespace, Reason and By are used; an empty By becomes the user and the host of this process. The hold
+// ends by itself after lasts, at least MinHold; 0 means never.
 func (s *Holds) Hold(ctx context.Context, asked schedule.Hold, lasts time.Duration) (Held, error) {
 	var out Held
 	deadline := time.Now().Add(confirmWithin)
 	if len(asked.Reason) > MaxReason {
-		return out, fmt.Errorf("hold %s: the reason has %d bytes, at most %d are allowed: shorten it", asked.Namespace, len(asked.Reason), MaxReason)
+		return out, fmt.Errorf("hold %s: the reason has %d bytes, at most %d are allowed: shorten it", asked.Namespace,
+			len(asked.Reason), MaxReason)
 	}
 	list, err := s.change(ctx, func(l *schedule.HoldList) error {
-		h := schedule.Hold{Namespace: asked.Namespace, Since: l.Now, Reason: asked.Reason, By: cmp.Or(asked.By, whoami())}
+		h := schedule.Hold{Namespace: asked.Namespace, Since: l.Now, Reason: asked.Reason,
+			By: cmp.Or(asked.By, whoami())}
 		out.Was, out.Resumed = false, nil
 		if was := l.Find(asked.Namespace); was != nil && was.Lasts(l.Now) {
 			h.Since, out.Was = was.Since, true
@@ -132,13 +135,14 @@ func (s *Holds) Hold(ctx context.Context, asked schedule.Hold, lasts time.Durati
 	return out, ctx.Err()
 }
 
-// bringForward returns the list to go on with where a copy of it is newer: what somebody else has made of it since, or, if it
-// was lost in a failover, the same one made newer. Until that is copied too the hold is not certain.
+// If a copy of the list is newer than list, bringForward adds its server to missing. It returns the list to go on with:
+// a later change by somebody else, or list itself, renewed, if a failover had lost the change. The hold is not certain
+// until that list is copied too.
 func (s *Holds) bringForward(ctx context.Context, list *schedule.HoldList, out *Held) *schedule.HoldList {
 	if !list.Outdated() {
 		return list
 	}
-	out.Missing = append(out.Missing, "servers that have a newer list of holds")
+	out.Missing = append(out.Missing, "servers with a newer list of holds")
 	next, err := s.schedule.Holds(ctx)
 	if err == nil && next.Generation > list.Generation {
 		return next
@@ -152,8 +156,8 @@ func (s *Holds) bringForward(ctx context.Context, list *schedule.HoldList, out *
 	return list
 }
 
-// change reads the list and changes it, again if somebody else has changed it meanwhile. In a node of a cluster that is taken
-// for a single server it changes nothing: there it would see some of the timers, and take them for all.
+// change reads the list and changes it, and tries again if somebody else changes it meanwhile. It refuses to work on a
+// single node of a cluster, because it would see only some of the timers and treat them as all.
 func (s *Holds) change(ctx context.Context, change func(*schedule.HoldList) error) (*schedule.HoldList, error) {
 	if err := s.schedule.CheckMode(ctx); err != nil {
 		return nil, err
@@ -172,16 +176,17 @@ func (s *Holds) change(ctx context.Context, change func(*schedule.HoldList) erro
 	}
 }
 
-// copy brings a list to all servers. It returns what has not got it.
+// copy brings a list to all servers. It returns the servers without it.
 func (s *Holds) copy(ctx context.Context, list *schedule.HoldList) (missing []string) {
 	nodes, err := s.Nodes(ctx)
-	if _, away := errors.AsType[*schedule.AwayError](err); err != nil && !away { // else they are named below
+	if _, away := errors.AsType[*schedule.AwayError](err); err != nil && !away {
+		// servers that are away are named below
 		missing = append(missing, fmt.Sprintf("servers of the schedule: %v", err))
 	}
 	return append(missing, copyTo(ctx, nodes, list, passTimeout, func(*schedule.Node, error) {})...)
 }
 
-// Unreplicated names the servers of which no replica has what was written to them by now.
+// Unreplicated names the servers without a replica that has everything written to them so far.
 func (s *Holds) Unreplicated(ctx context.Context) (without []string) {
 	nodes, err := s.Nodes(ctx)
 	if len(nodes) == 0 && err != nil {
@@ -204,11 +209,12 @@ func (s *Holds) Unreplicated(ctx context.Context) (without []string) {
 	return without
 }
 
-// replicated tells whether a replica of a node's server has everything that was written to it before. It waits replicaWait at most.
+// replicated reports whether a replica of a node's server has everything written to it before. It waits replicaWait at
+// most.
 func replicated(ctx context.Context, node *schedule.Node) (bool, error) {
 	conn := node.Server().Conn()
 	defer func() { _ = conn.Close() }() // back to the pool
-	// The server waits for what it had written when the connection's last command was run.
+	// WAIT covers the writes up to the connection's last command.
 	if err := conn.Ping(ctx).Err(); err != nil {
 		return false, fmt.Errorf("ask %s for its replicas: %w", node.Server().Options().Addr, err)
 	}

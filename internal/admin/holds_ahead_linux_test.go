@@ -35,8 +35,8 @@ func (w *world) setClock(clock *lab.Clock, ahead time.Duration) {
 	}, "Redis to show the clock")
 }
 
-// A namespace is resumed at a rate while Redis's clock is an hour ahead. Once that is back, the times that were drawn
-// by it are drawn again, at the rate, and what becomes due is free.
+// A namespace is resumed at a rate while Redis's clock is an hour ahead. Once the clock is back, its drawn times are
+// drawn again, at the rate, and timers that become due are free.
 func TestResumeByAClockThatWasAhead(t *testing.T) {
 	t.Parallel()
 	w, clock := newWorldWithClock(t)
@@ -46,11 +46,12 @@ func TestResumeByAClockThatWasAhead(t *testing.T) {
 	const perSecond = 1
 	ended, released := make(chan error, 1), make(chan struct{}, 1000)
 	go func() {
-		ended <- w.caller().Resume(t.Context(), w.namespace("app"), schedule.Resume{Kind: schedule.ResumeRate, Rate: perSecond}, func(p admin.ResumeProgress) {
-			if p.Released >= 3 { // at times that are drawn
-				released <- struct{}{}
-			}
-		})
+		ended <- w.caller().Resume(t.Context(), w.namespace("app"),
+			schedule.Resume{Kind: schedule.ResumeRate, Rate: perSecond}, func(p admin.ResumeProgress) {
+				if p.Released >= 3 { // at times that are drawn
+					released <- struct{}{}
+				}
+			})
 	}()
 	<-released
 	// Another one has died in its turn.
@@ -70,7 +71,8 @@ func TestResumeByAClockThatWasAhead(t *testing.T) {
 		t.Error(err)
 	}
 	w.becomeDue("app:x:t:7")
-	w.became("app:x:t:1 fired, app:x:t:2 fired, app:x:t:3 fired, app:x:t:4 fired, app:x:t:5 fired, app:x:t:6 fired, app:x:t:7 fired")
+	w.became("app:x:t:1 fired, app:x:t:2 fired, app:x:t:3 fired, app:x:t:4 fired, app:x:t:5 fired, app:x:t:6 fired, " +
+		"app:x:t:7 fired")
 }
 
 // Holds that begin while Redis's clock is an hour ahead last as long as they were asked to once it is back. A hold
@@ -109,7 +111,8 @@ func TestHoldsByAClockThatWasAhead(t *testing.T) {
 			return h.Since > list.Now || h.Until > list.Now.Add(3*time.Hour)
 		})
 	}, "holds as a clock that is right makes them")
-	if *find("right") != *before.Find(w.namespace("right")) || find("prolonged").Since != before.Find(w.namespace("prolonged")).Since {
+	if *find("right") != *before.Find(w.namespace("right")) ||
+		find("prolonged").Since != before.Find(w.namespace("prolonged")).Since {
 		t.Errorf("holds that began before: %+v, want them to begin as in %+v", list.Holds, before.Holds)
 	}
 	least := list.Now.Add(3*time.Hour - patience)

@@ -17,8 +17,8 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// A master at a distance of 100 ms is not silent: its partitions take 22 answers, over two seconds for a copy of the list
-// and for a look, and a hold and a resume wait for them.
+// A master at a distance of 100 ms is not silent: its partitions take 22 answers, over two seconds for a copy of the
+// list and for a look, and a hold and a resume wait for them.
 func TestClusterHoldsOnADistantMaster(t *testing.T) {
 	t.Parallel()
 	cluster := testenv.Cluster(t, 3, false)
@@ -39,7 +39,8 @@ func TestClusterHoldsOnADistantMaster(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 30 {
-		if err := client.FCall(t.Context(), "timer_set", []string{fmt.Sprint("shop:m:t:", i)}, "p", "PX", 10).Err(); err != nil {
+		if err := client.FCall(t.Context(), "timer_set", []string{fmt.Sprint("shop:m:t:", i)}, "p", "PX",
+			10).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -48,8 +49,8 @@ func TestClusterHoldsOnADistantMaster(t *testing.T) {
 	shop := keys.Namespace{App: "shop"}
 	way.Delay(50 * time.Millisecond) // each way
 
-	// A busy machine may take longer than a hold waits. Tried again, it succeeds; a master that is given up for the time
-	// of all its answers is given up each time.
+	// A busy machine may take longer than a hold waits. Tried again, it succeeds; a master that is given up for the
+	// time of all its answers is given up each time.
 	testenv.Eventually(t, time.Minute, func() error {
 		held, err := holds.Hold(t.Context(), schedule.Hold{Namespace: shop}, 0)
 		if err == nil && len(held.Missing) > 0 {

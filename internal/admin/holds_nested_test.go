@@ -28,7 +28,7 @@ type world struct {
 	rdb      *redis.Client
 	schedule *schedule.Schedule
 	node     *schedule.Node
-	fired    map[string]string // what became of the timers that were claimed: fired, dead
+	fired    map[string]string // the fate of claimed timers: fired, dead
 }
 
 func newWorld(t *testing.T, opts ...devserver.RedisOption) *world {
@@ -66,18 +66,20 @@ func (w *world) namespace(text string) keys.Namespace {
 
 func (w *world) hold(namespace string) {
 	w.t.Helper()
-	if held, err := w.caller().Hold(w.t.Context(), schedule.Hold{Namespace: w.namespace(namespace)}, 0); err != nil || len(held.Missing) > 0 {
+	if held, err := w.caller().Hold(w.t.Context(), schedule.Hold{Namespace: w.namespace(namespace)}, 0); err != nil ||
+		len(held.Missing) > 0 {
 		w.t.Fatalf("hold %s: %+v, %v", namespace, held, err)
 	}
 }
 
-// resume resumes a namespace, and returns what was said at last.
+// resume resumes a namespace, and returns the last progress.
 func (w *world) resume(namespace string, kind schedule.ResumeKind) (last admin.ResumeProgress) {
 	w.t.Helper()
-	err := w.caller().Resume(w.t.Context(), w.namespace(namespace), schedule.Resume{Kind: kind, Rate: 1000}, func(p admin.ResumeProgress) {
-		last = p
-		w.claim() // as timerds do meanwhile
-	})
+	err := w.caller().Resume(w.t.Context(), w.namespace(namespace), schedule.Resume{Kind: kind, Rate: 1000},
+		func(p admin.ResumeProgress) {
+			last = p
+			w.claim() // as timerds do meanwhile
+		})
 	if err != nil {
 		w.t.Fatalf("resume %s: %v", namespace, err)
 	}
@@ -102,11 +104,12 @@ func (w *world) becomeDue(names ...string) {
 	w.claim()
 }
 
-// claim claims what is free, and has what is not be looked at.
+// claim claims the free timers, and looks at the others.
 func (w *world) claim() {
 	w.t.Helper()
-	for range 3 { // what is moved by one claim the next one looks at
-		for _, result := range w.node.Claim(w.t.Context(), []schedule.ClaimRequest{{Partition: keys.Single}}, time.Minute) {
+	for range 3 { // timers moved by one claim are read by the next
+		for _, result := range w.node.Claim(w.t.Context(), []schedule.ClaimRequest{{Partition: keys.Single}},
+			time.Minute) {
 			if result.Err != nil {
 				w.t.Fatal(result.Err)
 			}
@@ -121,14 +124,15 @@ func (w *world) claim() {
 				}
 				w.fired[name] = became
 			}
-			if err := w.schedule.Settle(w.t.Context(), schedule.Outcomes(schedule.OutcomeFired, result.Firings...)); err != nil {
+			if err := w.schedule.Settle(w.t.Context(), schedule.Outcomes(schedule.OutcomeFired,
+				result.Firings...)); err != nil {
 				w.t.Fatal(err)
 			}
 		}
 	}
 }
 
-// carryOn does what a timerd does for holds until none is left, and what was released is claimed.
+// carryOn does a timerd's work for holds until none is left and the released timers are claimed.
 func (w *world) carryOn() {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
@@ -150,7 +154,7 @@ func (w *world) carryOn() {
 	w.claim()
 }
 
-// became wants what was set to have become of it, at the latest once what a rate spaced is claimed.
+// became checks the fates of timers, at the latest once timers spaced by a rate are claimed.
 func (w *world) became(want string) {
 	w.t.Helper()
 	testenv.Eventually(w.t, patience, func() error {
@@ -173,8 +177,8 @@ func (w *world) keeps(p admin.ResumeProgress, timers int64, by string) {
 	}
 }
 
-// A resume of what another hold covers too is kept, and applies when that ends: of several the narrowest namespace decides,
-// whichever was resumed first. What became due after a resume is the other one's.
+// A resume of timers under another hold too is kept, and applies when that ends: of several the narrowest namespace
+// decides, whichever was resumed first. Timers due after a resume belong to the other one.
 func TestNestedResumes(t *testing.T) {
 	t.Parallel()
 	const now, rate, dead = schedule.ResumeNow, schedule.ResumeRate, schedule.ResumeDead
@@ -184,14 +188,22 @@ func TestNestedResumes(t *testing.T) {
 		kept                  int64 // by the second hold
 		want                  string
 	}{
-		"dead below now":      {"app:pay", "app", dead, now, 2, "app:pay:t:1 dead, app:pay:t:2 dead, app:pay:t:later fired, app:x:t:1 fired, app:x:t:later fired"},
-		"now below dead":      {"app:pay", "app", now, dead, 2, "app:pay:t:1 fired, app:pay:t:2 fired, app:pay:t:later dead, app:x:t:1 dead, app:x:t:later dead"},
-		"rate below dead":     {"app:pay", "app", rate, dead, 2, "app:pay:t:1 fired, app:pay:t:2 fired, app:pay:t:later dead, app:x:t:1 dead, app:x:t:later dead"},
-		"dead below rate":     {"app:pay", "app", dead, rate, 2, "app:pay:t:1 dead, app:pay:t:2 dead, app:pay:t:later fired, app:x:t:1 fired, app:x:t:later fired"},
-		"dead above now":      {"app", "app:pay", dead, now, 2, "app:pay:t:1 fired, app:pay:t:2 fired, app:pay:t:later fired, app:x:t:1 dead, app:x:t:later fired"},
-		"now above dead":      {"app", "app:pay", now, dead, 2, "app:pay:t:1 dead, app:pay:t:2 dead, app:pay:t:later dead, app:x:t:1 fired, app:x:t:later fired"},
-		"crosswise":           {"*:pay", "app", dead, now, 2, "app:pay:t:1 dead, app:pay:t:2 dead, app:pay:t:later fired, app:x:t:1 fired, app:x:t:later fired"},
-		"of what has nothing": {"app:y", "app", dead, now, 0, "app:pay:t:1 fired, app:pay:t:2 fired, app:pay:t:later fired, app:x:t:1 fired, app:x:t:later fired"},
+		"dead below now": {"app:pay", "app", dead, now, 2,
+			"app:pay:t:1 dead, app:pay:t:2 dead, app:pay:t:later fired, app:x:t:1 fired, app:x:t:later fired"},
+		"now below dead": {"app:pay", "app", now, dead, 2,
+			"app:pay:t:1 fired, app:pay:t:2 fired, app:pay:t:later dead, app:x:t:1 dead, app:x:t:later dead"},
+		"rate below dead": {"app:pay", "app", rate, dead, 2,
+			"app:pay:t:1 fired, app:pay:t:2 fired, app:pay:t:later dead, app:x:t:1 dead, app:x:t:later dead"},
+		"dead below rate": {"app:pay", "app", dead, rate, 2,
+			"app:pay:t:1 dead, app:pay:t:2 dead, app:pay:t:later fired, app:x:t:1 fired, app:x:t:later fired"},
+		"dead above now": {"app", "app:pay", dead, now, 2,
+			"app:pay:t:1 fired, app:pay:t:2 fired, app:pay:t:later fired, app:x:t:1 dead, app:x:t:later fired"},
+		"now above dead": {"app", "app:pay", now, dead, 2,
+			"app:pay:t:1 dead, app:pay:t:2 dead, app:pay:t:later dead, app:x:t:1 fired, app:x:t:later fired"},
+		"crosswise": {"*:pay", "app", dead, now, 2,
+			"app:pay:t:1 dead, app:pay:t:2 dead, app:pay:t:later fired, app:x:t:1 fired, app:x:t:later fired"},
+		"of a namespace without timers": {"app:y", "app", dead, now, 0,
+			"app:pay:t:1 fired, app:pay:t:2 fired, app:pay:t:later fired, app:x:t:1 fired, app:x:t:later fired"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -219,7 +231,8 @@ func TestNestedResumesAtOnce(t *testing.T) {
 	w.hold("app")
 	w.hold("app:pay")
 	w.becomeDue("app:pay:t:1", "app:x:t:1")
-	for namespace, kind := range map[string]schedule.ResumeKind{"app": schedule.ResumeDead, "app:pay": schedule.ResumeNow} {
+	for namespace, kind := range map[string]schedule.ResumeKind{"app": schedule.ResumeDead,
+		"app:pay": schedule.ResumeNow} {
 		list, err := w.schedule.Holds(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -308,7 +321,8 @@ func TestResumeThatAnotherHoldEnds(t *testing.T) {
 	<-told
 	w.hold("app")
 	err := <-ended
-	if !errors.Is(err, admin.ErrHeldAnew) || !strings.Contains(err.Error(), "released 1 of its timers, the rest stays held") {
+	if !errors.Is(err, admin.ErrHeldAnew) || !strings.Contains(err.Error(),
+		"released 1 of its timers, the rest stays held") {
 		t.Errorf("%v, want that it was held anew", err)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// Run does what a timerd does for holds, until ctx ends.
+// Run does a timerd's work for holds, until ctx ends.
 func (s *Holds) Run(ctx context.Context) {
 	releaser := s.newReleaser()
 	defer releaser.leave(ctx)
@@ -21,7 +21,7 @@ func (s *Holds) Run(ctx context.Context) {
 		list, err := s.schedule.Holds(ctx)
 		if err != nil {
 			if !failing && ctx.Err() == nil {
-				s.Logger.Warn("cannot read the list of holds; servers that can be reached keep their copies", "err", err)
+				s.Logger.Warn("cannot read the list of holds; reachable servers keep their copies", "err", err)
 			}
 			failing = true
 			continue
@@ -31,7 +31,7 @@ func (s *Holds) Run(ctx context.Context) {
 		s.logChanges(known, list)
 		changed := known == nil || known.Generation != list.Generation
 		every := copyEvery
-		if list.Generation == 0 { // copies may be left of a list that was lost as a whole
+		if list.Generation == 0 { // the whole list may be lost and copies of it left
 			every = lostEvery
 		}
 		if changed || time.Since(copied) > every {
@@ -41,7 +41,8 @@ func (s *Holds) Run(ctx context.Context) {
 				copied = time.Now().Add(copyAgain - every)
 			}
 			if list.Outdated() {
-				s.Logger.Warn("the list of holds is older than its copies, as after a failover that lost it: the list is used", "holds", len(list.Holds))
+				s.Logger.Warn("the list of holds is older than its copies, as after a failover; using the list",
+					"holds", len(list.Holds))
 				if err := list.Renew(ctx); err == nil {
 					copied = time.Time{}
 				}
@@ -58,21 +59,22 @@ func (s *Holds) Run(ctx context.Context) {
 		progress, err := releaser.advance(ctx, list)
 		switch {
 		case releaser.isStuck(list):
-			releaser.leave(ctx) // somebody else may reach them
+			releaser.leave(ctx) // another timerd may reach them
 		case err == nil && progress.Waits == "":
 			pause = pollEvery
 		}
 	}
 }
 
-// copyEvery is how often all copies of the list are compared with it although it has not changed: one may be lost.
+// copyEvery is the interval at which all copies are compared with a list that has not changed, because a copy may be
+// lost.
 const copyEvery = 10 * time.Second
 
-// lostEvery is how often timers are looked for that are held though no hold covers them, where nothing else tells of them: a
-// failover of one of several servers may have lost their release, or the list but not its copies.
+// lostEvery is the interval of searches for timers on hold that no hold covers. Nothing else finds such timers. They
+// exist after the failover of a server that lost their release, or that lost the list but not the copies of the list.
 const lostEvery = time.Minute
 
-// logChanges logs what has changed in the list of holds.
+// logChanges logs the changes of the list of holds.
 func (s *Holds) logChanges(before, now *schedule.HoldList) {
 	if before == nil {
 		before = &schedule.HoldList{}
@@ -80,16 +82,18 @@ func (s *Holds) logChanges(before, now *schedule.HoldList) {
 	for _, h := range now.Holds {
 		was, name := before.Find(h.Namespace), h.Namespace.String()
 		if was == nil || was.Since != h.Since || was.Until != h.Until || was.Resume != nil && h.Resume == nil {
-			s.Logger.Info("timers are held", "namespace", name, "since", h.Since.Time(), "until", showUntil(h), "reason", h.Reason, "by", h.By)
+			s.Logger.Info("namespace on hold", "namespace", name, "since", h.Since.Time(), "until", showUntil(h),
+				"reason", h.Reason, "by", h.By)
 		}
 		if h.Resume != nil && (was == nil || was.Resume == nil || *was.Resume != *h.Resume) {
-			s.Logger.Info("held timers are being released", "namespace", name, "how", string(h.Resume.Kind), "rate", h.Resume.Rate,
+			s.Logger.Info("releasing timers on hold", "namespace", name, "how", string(h.Resume.Kind), "rate",
+				h.Resume.Rate,
 				"since", h.Resume.At.Time(), "by", h.Resume.By)
 		}
 	}
 	for _, h := range before.Holds {
 		if now.Find(h.Namespace) == nil {
-			s.Logger.Info("held timers are released", "namespace", h.Namespace.String())
+			s.Logger.Info("timers on hold are released", "namespace", h.Namespace.String())
 		}
 	}
 }
@@ -103,5 +107,8 @@ func showUntil(h schedule.Hold) string {
 
 // expired returns the holds whose time is over.
 func expired(l *schedule.HoldList) []schedule.Hold {
-	return slices.DeleteFunc(slices.Clone(l.Holds), func(h schedule.Hold) bool { return h.Resume != nil || h.Lasts(l.Now) })
+	return slices.DeleteFunc(slices.Clone(l.Holds), func(h schedule.Hold) bool {
+		return h.Resume != nil ||
+			h.Lasts(l.Now)
+	})
 }

@@ -17,42 +17,42 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// purgeStep is how many letters are deleted by one request.
+// purgeStep limits the letters that one request deletes.
 const purgeStep = 50_000
 
-// ErrNoLetter says that there is no such dead letter.
+// ErrNoLetter means that the named dead letter is not in the stream.
 var ErrNoLetter = errors.New("timerd dead ls shows their numbers")
 
 // Letter is one message of the stream of dead letters.
 type Letter struct{ history.Record }
 
-// Timer returns what sets the timer of a letter again, due at the given time as attempt 1, or says why there
-// is none in it.
+// Timer returns the retry that sets a letter's timer again, due at the given time as attempt 1. why is the reason if
+// the letter has no timer.
 func (l Letter) Timer(due schedule.Millis) (r schedule.Retry, why string) {
 	switch {
 	case l.Fault != "":
 		return r, "not an event: " + l.Fault
 	case strings.HasPrefix(l.Event.DeadReason, event.ReasonMalformed):
-		return r, "it holds no timer, but a malformed message; to see it: timerd dead ls --json"
+		return r, "a malformed message without a timer; timerd dead ls --json shows it"
 	}
 	return retry.Replay(l.Event, due), ""
 }
 
-// LetterSelection says which letters to look at; the zero value means all. Of Namespace, ID and Seqs, at most one is set.
+// LetterSelection selects dead letters; the zero value selects all. Of Namespace, ID and Seqs, at most one is set.
 type LetterSelection struct {
 	Namespace keys.Namespace // only letters of these keys
-	ID        string         // only letters with this id, of which there must be one
-	Seqs      []uint64       // only the letters with these numbers in their stream, of which one must be there
+	ID        string         // only letters with this id; at least one must exist
+	Seqs      []uint64       // only letters with these sequence numbers; at least one must exist
 	Text      string         // only letters whose reason, last error or fault contains it, in upper or lower case
-	Before    time.Time      // only letters that were stored by then; the zero Time: whenever they were
+	Before    time.Time      // only letters stored by then; the zero Time: no bound
 }
 
-// Query returns what finds the letters of a namespace or with a text in pages, newest first.
+// Query returns the query for the letters of a namespace or with a text, in pages, newest first.
 func (s LetterSelection) Query() history.Query {
 	return history.Query{Kind: keys.Dead, Namespace: s.Namespace, Why: s.Text}
 }
 
-// Letters are the selected letters that were there when they were selected.
+// Letters are the selected letters that existed at the selection.
 type Letters struct {
 	stream jetstream.Stream
 	reader *history.Reader
@@ -62,16 +62,18 @@ type Letters struct {
 	last   uint64
 }
 
-// SelectLetters returns the chosen letters of the installation with these names. Its error says what is not there; it wraps ErrNoLetter
-// if it is the letters that were chosen by id or number.
-func SelectLetters(ctx context.Context, js jetstream.JetStream, names keys.Names, chosen LetterSelection) (*Letters, error) {
+// SelectLetters returns the chosen letters of the installation with these names. Its error names the missing ones; it
+// wraps ErrNoLetter if letters chosen by id or number do not exist.
+func SelectLetters(ctx context.Context, js jetstream.JetStream, names keys.Names,
+	chosen LetterSelection) (*Letters, error) {
 	stream, err := history.Open(ctx, js, names.DeadStream())
 	if err != nil {
 		return nil, err
 	}
 	state := stream.CachedInfo().State
 	all := &Letters{
-		stream: stream, reader: history.New(js, names), names: names, chosen: chosen, first: state.FirstSeq, last: state.LastSeq,
+		stream: stream, reader: history.New(js, names), names: names, chosen: chosen, first: state.FirstSeq,
+		last: state.LastSeq,
 	}
 	if chosen.ID == "" && len(chosen.Seqs) == 0 {
 		return all, nil
@@ -87,11 +89,13 @@ func SelectLetters(ctx context.Context, js jetstream.JetStream, names keys.Names
 	case found:
 		return all, nil
 	case chosen.ID != "":
-		return nil, fmt.Errorf("stream %s: no dead letter has the id %q; %w", names.DeadStream(), chosen.ID, ErrNoLetter)
+		return nil, fmt.Errorf("stream %s: no dead letter has the id %q; %w", names.DeadStream(), chosen.ID,
+			ErrNoLetter)
 	case len(chosen.Seqs) == 1:
 		return nil, fmt.Errorf("stream %s: no dead letter %d; %w", names.DeadStream(), chosen.Seqs[0], ErrNoLetter)
 	}
-	return nil, fmt.Errorf("stream %s: none of these %d dead letters is there; %w", names.DeadStream(), len(chosen.Seqs), ErrNoLetter)
+	return nil, fmt.Errorf("stream %s: none of these %d dead letters exists; %w", names.DeadStream(), len(chosen.Seqs),
+		ErrNoLetter)
 }
 
 // Each calls f for each letter, oldest first, until it returns false or an error.
@@ -99,7 +103,7 @@ func (s *Letters) Each(ctx context.Context, f func(Letter) (bool, error)) error 
 	var failed error
 	tell := func(r history.Record) bool {
 		if !s.chosen.Before.IsZero() && r.Stored.After(s.chosen.Before) {
-			return false // letters come in the order in which they were stored
+			return false // letters come in stored order
 		}
 		if s.chosen.ID != "" && r.ID() != s.chosen.ID {
 			return true
@@ -120,7 +124,7 @@ func (s *Letters) Each(ctx context.Context, f func(Letter) (bool, error)) error 
 	return failed
 }
 
-// eachOf calls f for the letters that were chosen by their numbers and are there.
+// eachOf calls f for the existing letters among those chosen by number.
 func (s *Letters) eachOf(ctx context.Context, f func(history.Record) bool) error {
 	for _, seq := range slices.Compact(slices.Sorted(slices.Values(s.chosen.Seqs))) {
 		r, ok, err := s.reader.Get(ctx, keys.Dead, seq)
@@ -134,13 +138,13 @@ func (s *Letters) eachOf(ctx context.Context, f func(history.Record) bool) error
 	return nil
 }
 
-// LetterCount is which letters there are, by their numbers.
+// LetterCount has the numbers of the letters found.
 type LetterCount struct {
 	All        []uint64 // oldest first
-	Replayable []uint64 // those of them that have a timer
+	Replayable []uint64 // only those with a timer
 }
 
-// Find looks at all letters. It calls tell for each, with why it cannot be replayed, or "".
+// Find looks at all letters. It calls tell for each, with the reason why it cannot be replayed, or "".
 func (s *Letters) Find(ctx context.Context, tell func(l Letter, why string) error) (LetterCount, error) {
 	var found LetterCount
 	err := s.Each(ctx, func(l Letter) (bool, error) {
@@ -154,8 +158,8 @@ func (s *Letters) Find(ctx context.Context, tell func(l Letter, why string) erro
 	return found, err
 }
 
-// Purge deletes letters: the numbers are all that Find has found, or the first of them. It calls progress now and then with
-// how many are deleted. Called again after an interruption, it goes on with what is left.
+// Purge deletes letters: seqs are the numbers that Find returned, or the first ones of these. It calls progress now and
+// then with the number of deleted letters. Called again after an interruption, it deletes the rest.
 func (s *Letters) Purge(ctx context.Context, seqs []uint64, progress func(purged int)) error {
 	whole := s.chosen.ID == "" && s.chosen.Text == "" && len(s.chosen.Seqs) == 0
 	purged := 0
@@ -183,7 +187,8 @@ func (s *Letters) Purge(ctx context.Context, seqs []uint64, progress func(purged
 func (s *Letters) purgeUpTo(ctx context.Context, seq uint64) error {
 	options := []jetstream.StreamPurgeOpt{jetstream.WithPurgeSequence(seq + 1)}
 	if s.chosen.Namespace != (keys.Namespace{}) {
-		options = append(options, jetstream.WithPurgeSubject(s.chosen.Namespace.Subject(s.names.SubjectPrefix(), keys.Dead)))
+		options = append(options, jetstream.WithPurgeSubject(
+			s.chosen.Namespace.Subject(s.names.SubjectPrefix(), keys.Dead)))
 	}
 	if err := s.stream.Purge(ctx, options...); err != nil {
 		return fmt.Errorf("purge the dead letters: %w", err)
@@ -191,7 +196,7 @@ func (s *Letters) purgeUpTo(ctx context.Context, seq uint64) error {
 	return nil
 }
 
-// delete deletes one letter. One that is gone already is no error.
+// delete deletes one letter. A missing letter is no error.
 func (s *Letters) delete(ctx context.Context, seq uint64) error {
 	if err := s.stream.DeleteMsg(ctx, seq); err != nil {
 		if _, there, asked := s.reader.Get(ctx, keys.Dead, seq); there || asked != nil {
@@ -201,14 +206,14 @@ func (s *Letters) delete(ctx context.Context, seq uint64) error {
 	return nil
 }
 
-// Replay sets the timers of the letters with these numbers, to fire at once. It
-// takes each letter out of the stream once its timer is set, so that an interruption loses none, and then
-// tells done. fresh is false for a timer that was set already within a day, by an interrupted replay or as
-// its event was sent again. Letters that are gone are passed over, and those without a timer. Where too many
-// retries wait beside a newer timer of the key the letter stays, and where its slot is moving or its master passed over: the others are
-// replayed, and then an error wraps schedule.ErrTooManyRetries, a *query.MovingError or a schedule.Away. It returns how many letters
-// it has taken out.
-func (s *Letters) Replay(ctx context.Context, sched *schedule.Schedule, seqs []uint64, done func(l Letter, fresh bool) error) (replayed int, err error) {
+// Replay sets the timers of the letters with these numbers, to fire at once. It deletes each letter once its timer is
+// set, so that an interruption loses none, and then calls done. fresh is false if the timer was already set within a
+// day, by an interrupted replay or by sending its event again. Replay skips letters that are gone or have no timer. A
+// letter stays if too many retries wait beside a newer timer of its key, if its slot is moving, or if its master was
+// passed over. The others are replayed, and the error wraps schedule.ErrTooManyRetries, a *query.MovingError or a
+// schedule.Away. Replay returns the number of letters deleted.
+func (s *Letters) Replay(ctx context.Context, sched *schedule.Schedule, seqs []uint64,
+	done func(l Letter, fresh bool) error) (replayed int, err error) {
 	now, err := sched.Clock(ctx)
 	if err != nil {
 		return 0, err
@@ -222,7 +227,7 @@ func (s *Letters) Replay(ctx context.Context, sched *schedule.Schedule, seqs []u
 			return replayed, fmt.Errorf("dead letter %d: %w", seq, err)
 		}
 		if !there {
-			continue // somebody else was faster
+			continue // somebody else replayed it
 		}
 		l := Letter{r}
 		timer, why := l.Timer(schedule.MillisOf(now))
@@ -246,7 +251,8 @@ func (s *Letters) Replay(ctx context.Context, sched *schedule.Schedule, seqs []u
 			return replayed, err
 		}
 		if err := s.delete(ctx, seq); err != nil {
-			return replayed, fmt.Errorf("the timer of letter %d is set, but the letter could not be deleted: %w", seq, err)
+			return replayed, fmt.Errorf("the timer of letter %d is set, but the letter could not be deleted: %w", seq,
+				err)
 		}
 		replayed++
 		if err := done(l, fresh); err != nil {
@@ -254,10 +260,12 @@ func (s *Letters) Replay(ctx context.Context, sched *schedule.Schedule, seqs []u
 		}
 	}
 	if crowded > 0 {
-		refused = fmt.Errorf("%d dead letters stay, replay them again once some timers of their keys have fired: %w", crowded, refused)
+		refused = fmt.Errorf("%d dead letters stay, replay them once some timers of their keys have fired: %w", crowded,
+			refused)
 	}
 	if away > 0 {
-		refused = errors.Join(refused, fmt.Errorf("%d dead letters stay: %w", away, errors.Join(missing, moving.error(nil))))
+		refused = errors.Join(refused, fmt.Errorf("%d dead letters stay: %w", away,
+			errors.Join(missing, moving.error(nil))))
 	}
 	return replayed, refused
 }

@@ -60,7 +60,8 @@ func (w *letterWorld) letters(app string, n int, lastError string) {
 	w.t.Helper()
 	for i := range n {
 		k := keys.Key{App: app, Module: "m", Type: "t", ID: fmt.Sprint(i)}
-		e := event.Event{Type: event.TypeDead, Key: k, Due: time.Now(), Attempt: 3, Data: []byte("x"), DeadReason: event.ReasonExhausted, LastError: lastError}
+		e := event.Event{Type: event.TypeDead, Key: k, Due: time.Now(), Attempt: 3, Data: []byte("x"),
+			DeadReason: event.ReasonExhausted, LastError: lastError}
 		e.ID = keys.EventID(k.String(), e.Due.UnixMilli(), 3)
 		w.publish(k.Subject(keys.DefaultPrefix, keys.Dead), nil, string(e.AppendJSON(nil)), i == n-1)
 	}
@@ -69,7 +70,8 @@ func (w *letterWorld) letters(app string, n int, lastError string) {
 // hostile publishes n messages that are no dead letters.
 func (w *letterWorld) hostile(n int) {
 	w.t.Helper()
-	forged := event.Event{ID: "x", Type: event.TypeDead, Key: keys.Key{App: "shop", Module: "m", Type: "t", ID: "0"}, Due: time.Now(), Attempt: 1}
+	forged := event.Event{ID: "x", Type: event.TypeDead, Key: keys.Key{App: "shop", Module: "m", Type: "t", ID: "0"},
+		Due: time.Now(), Attempt: 1}
 	for i := range n {
 		subject, header, data := "timers.dead.evil.m.t", nats.Header{}, ""
 		switch i % 5 {
@@ -127,7 +129,8 @@ func TestAmongHostileLetters(t *testing.T) {
 	if _, found := w.choose(admin.LetterSelection{}); len(found.All) != 2060 || len(found.Replayable) != 60 {
 		t.Errorf("%d letters, %d of them with a timer; want 2060 and 60", len(found.All), len(found.Replayable))
 	}
-	page, err := history.New(w.js, keys.Names{}).Search(t.Context(), admin.LetterSelection{Text: "bad gateway"}.Query(), "", 10)
+	page, err := history.New(w.js, keys.Names{}).Search(t.Context(), admin.LetterSelection{Text: "bad gateway"}.Query(),
+		"", 10)
 	if err != nil || len(page.Records) != 10 || page.Records[0].Event.Key.App != "shop" || page.Place == "" {
 		t.Errorf("a page of %d letters, then %q: %v", len(page.Records), page.Place, err)
 	}
@@ -147,7 +150,8 @@ func TestAmongHostileLetters(t *testing.T) {
 	}
 	w.left(w.stored - 10)
 	all, found = w.choose(chosen)
-	n, err = all.Replay(t.Context(), w.Schedule.Schedule, found.Replayable, func(admin.Letter, bool) error { return nil })
+	n, err = all.Replay(t.Context(), w.Schedule.Schedule, found.Replayable,
+		func(admin.Letter, bool) error { return nil })
 	if n != 35 || err != nil {
 		t.Errorf("%d replayed then, want 35: %v", n, err)
 	}
@@ -158,7 +162,8 @@ func TestAmongHostileLetters(t *testing.T) {
 
 	progress := 0
 	all, found = w.choose(admin.LetterSelection{Namespace: keys.Namespace{App: "evil"}})
-	if err := all.Purge(t.Context(), found.All, func(purged int) { progress = purged }); err != nil || progress != 1600 {
+	if err := all.Purge(t.Context(), found.All, func(purged int) { progress = purged }); err != nil ||
+		progress != 1600 {
 		t.Errorf("%d purged, want 1600: %v", progress, err)
 	}
 	all, found = w.choose(admin.LetterSelection{Text: "not a JSON object"})
@@ -180,7 +185,8 @@ func TestReplayOfACrowdedKey(t *testing.T) {
 	}
 	// No more may wait beside its timer, and in each ms of the next minute another of its firings is due.
 	for i := 0; err == nil; i++ {
-		_, _, err = s.Retry(ctx, schedule.Retry{EventID: fmt.Sprint(i), Key: crowded, Due: schedule.MillisOf(now.Add(time.Hour)), Attempt: 2})
+		_, _, err = s.Retry(ctx, schedule.Retry{EventID: fmt.Sprint(i), Key: crowded,
+			Due: schedule.MillisOf(now.Add(time.Hour)), Attempt: 2})
 	}
 	if !errors.Is(err, schedule.ErrTooManyRetries) {
 		t.Fatal(err)
@@ -202,13 +208,15 @@ func TestReplayOfACrowdedKey(t *testing.T) {
 		apps = append(apps, l.Event.Key.App)
 		return nil
 	})
-	if fmt.Sprint(n, apps) != "2 [shop shop]" || !errors.Is(err, schedule.ErrTooManyRetries) || !strings.Contains(err.Error(), "1 dead letters stay") {
+	if fmt.Sprint(n, apps) != "2 [shop shop]" || !errors.Is(err, schedule.ErrTooManyRetries) ||
+		!strings.Contains(err.Error(), "1 dead letters stay") {
 		t.Errorf("%d replayed, of %v: %v", n, apps, err)
 	}
 	w.left(1)
 }
 
-// Letters whose timers are in a slot that is moving, or on a master that does not answer, stay and keep no others from being replayed.
+// Letters whose timers are in a slot that is moving, or on a master that does not answer, stay and keep no others from
+// being replayed.
 func TestReplayInACluster(t *testing.T) {
 	t.Parallel()
 	w := newLetterWorld(t)

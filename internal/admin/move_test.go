@@ -42,7 +42,8 @@ func TestMove(t *testing.T) {
 	if err != nil || done.Moved != n {
 		t.Errorf("now: %+v, %v", done, err)
 	}
-	done, err = w.Move(ctx, admin.Selection{Query: query.Query{States: []query.State{query.StateOwed}}}, time.Time{}, func(admin.Moved) {})
+	done, err = w.Move(ctx, admin.Selection{Query: query.Query{States: []query.State{query.StateOwed}}}, time.Time{},
+		func(admin.Moved) {})
 	if err != nil || done.TooLate != n {
 		t.Errorf("again: %+v, %v", done, err)
 	}
@@ -54,7 +55,8 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// A timer whose key has another one that is due then is due a little later, and is moved once, however often the search comes to it.
+// A timer whose key has another one that is due then is due a little later, and is moved once, however often the search
+// comes to it.
 func TestMoveOfTwoTimersOfEachKey(t *testing.T) {
 	t.Parallel()
 	w := newTimerWorld(t, testenv.Redis(t).Client())
@@ -65,7 +67,8 @@ func TestMoveOfTwoTimersOfEachKey(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		retry := schedule.Retry{EventID: fmt.Sprint(i), Key: key, Due: schedule.MillisOf(last.Add(-time.Minute)), Attempt: 2}
+		retry := schedule.Retry{EventID: fmt.Sprint(i), Key: key, Due: schedule.MillisOf(last.Add(-time.Minute)),
+			Attempt: 2}
 		if _, set, err := w.schedule.Retry(t.Context(), retry); err != nil || !set {
 			t.Fatal(set, err)
 		}
@@ -76,7 +79,7 @@ func TestMoveOfTwoTimersOfEachKey(t *testing.T) {
 	}
 }
 
-// It ends when it is told to, and says how far it has come.
+// It ends on request, and returns its progress.
 func TestMoveIsInterrupted(t *testing.T) {
 	t.Parallel()
 	w := newTimerWorld(t, testenv.Redis(t).Client())
@@ -87,7 +90,8 @@ func TestMoveIsInterrupted(t *testing.T) {
 	if !errors.Is(err, context.Canceled) || done.Moved == 0 || done.Moved == n {
 		t.Fatalf("%+v, %v", done, err)
 	}
-	rest, err := w.Move(t.Context(), admin.Selection{Query: query.Query{States: []query.State{query.StatePending}}}, time.Time{}, func(admin.Moved) {})
+	rest, err := w.Move(t.Context(), admin.Selection{Query: query.Query{States: []query.State{query.StatePending}}},
+		time.Time{}, func(admin.Moved) {})
 	if err != nil || done.Moved+rest.Moved != n {
 		t.Errorf("%+v and %+v, %v", done, rest, err)
 	}

@@ -13,67 +13,73 @@ import (
 )
 
 const (
-	// roundFor is how long one round of releases takes at most.
+	// roundFor limits one round of releases.
 	roundFor = 400 * time.Millisecond
-	// ahead is how far ahead of their times timers are released at a rate: longer than it takes others to notice that
-	// whoever releases them is gone.
-	ahead = 5 * time.Second
-	// drawFor is for how long times are drawn at once. They are lost with whoever has drawn them.
+	// releaseLead is the lead with which a resume at a rate releases timers before their drawn times. It is longer than
+	// other timerds need to notice that the releasing one is gone.
+	releaseLead = 5 * time.Second
+	// drawFor is the span of times drawn at once. They are lost if the timerd that drew them ends.
 	drawFor = 250 * time.Millisecond
 )
 
-// releaser carries resumes on. It knows how far it is; nothing depends on that but its own work.
+// releaser carries out resumes. Its state only saves work; nothing else depends on it.
 type releaser struct {
 	servers
-	orphans bool // there may be held timers that no hold covers
+	orphans bool // timers may be on hold without a hold that covers them
 	taken   bool
 	passes  map[keys.Namespace]*pass
 	sum     int
-	stuck   map[keys.Namespace][]string // the servers that are left of a resume, which do not answer
+	stuck   map[keys.Namespace][]string // the servers that a resume still waits for, without an answer
 }
 
 // pass goes through the held timers of all partitions once.
 type pass struct {
 	generation int64
-	resume     schedule.Resume // that its times are of
+	resume     schedule.Resume // the resume of its times
 	at         map[keys.Partition]schedule.HeldAt
 	ended      map[keys.Partition]bool
 	released   int
-	unsure     bool  // more may be held meanwhile in a partition that has ended
+	unsure     bool  // a finished partition may have new timers on hold
 	kept       int64 // timers that other holds cover
-	waits      bool  // nothing is left to be released until the list of holds changes
+	waits      bool  // nothing to release until the list of holds changes
 	times      schedule.Draw
-	lastTime   schedule.Millis // when the last of those that have got a time is free
+	lastTime   schedule.Millis // the latest time drawn
 }
 
 func newPass(generation int64, resume schedule.Resume) *pass {
-	return &pass{generation: generation, resume: resume, at: map[keys.Partition]schedule.HeldAt{}, ended: map[keys.Partition]bool{}}
+	return &pass{generation: generation, resume: resume, at: map[keys.Partition]schedule.HeldAt{},
+		ended: map[keys.Partition]bool{}}
 }
 
 func (s *Holds) newReleaser() *releaser {
-	return &releaser{servers: servers{Holds: s, silent: map[*schedule.Node]time.Time{}}, passes: map[keys.Namespace]*pass{}, stuck: map[keys.Namespace][]string{}}
+	return &releaser{servers: servers{Holds: s, silent: map[*schedule.Node]time.Time{}},
+		passes: map[keys.Namespace]*pass{}, stuck: map[keys.Namespace][]string{}}
 }
 
-// idle tells whether there is nothing to release.
+// idle reports whether there is nothing to release.
 func (r *releaser) idle(l *schedule.HoldList) bool {
 	return !r.orphans && !r.releases(l) && len(expired(l)) == 0 && len(l.MadeAhead()) == 0
 }
 
-// releases tells whether a hold is being resumed that does not only wait for others.
+// releases reports whether a resume has work to do, beyond waiting for other holds to end.
 func (r *releaser) releases(l *schedule.HoldList) bool {
-	return slices.ContainsFunc(l.Holds, func(h schedule.Hold) bool { return h.Resume != nil && !r.waits(l, h.Namespace) })
+	return slices.ContainsFunc(l.Holds, func(h schedule.Hold) bool {
+		return h.Resume != nil &&
+			!r.waits(l, h.Namespace)
+	})
 }
 
-// A resume of what other holds cover too is kept in the list of holds: it applies once they end. Until the list changes there is
-// nothing to be done for it.
+// A resume whose timers are all under other holds stays in the list of holds: it applies once these end. Until the list
+// changes, there is nothing to do for it.
 
-// waits tells whether all that a resume has left to release is covered by other holds.
+// waits reports whether other holds cover all timers that a resume still has to release.
 func (r *releaser) waits(l *schedule.HoldList, n keys.Namespace) bool {
 	p := r.passes[n]
 	return p != nil && p.waits && p.generation == l.Generation
 }
 
-// kept returns how many timers of a resume other holds keep, and which holds, if the resume only waits for these.
+// kept returns the number of a resume's timers that other holds keep, and names these holds. It returns none unless the
+// resume only waits for other holds.
 func (r *releaser) kept(l *schedule.HoldList, h *schedule.Hold) (timers int64, by []keys.Namespace) {
 	if !r.waits(l, h.Namespace) {
 		return 0, nil
@@ -84,7 +90,7 @@ func (r *releaser) kept(l *schedule.HoldList, h *schedule.Hold) (timers int64, b
 	return r.passes[h.Namespace].kept, by
 }
 
-// leave lets others carry on.
+// leave ends this caller's turn, so that another can carry on at once.
 func (r *releaser) leave(ctx context.Context) {
 	if !r.taken {
 		return
@@ -94,23 +100,23 @@ func (r *releaser) leave(ctx context.Context) {
 	defer cancel()
 	rdb, name := r.schedule.Client(), keys.Single.Resuming()
 	if holder, err := rdb.Get(ctx, name).Result(); err != nil || holder != r.Instance {
-		return // it runs out by itself
+		return // the turn expires by itself
 	}
 	if err := rdb.Del(ctx, name).Err(); err != nil {
-		r.Logger.Debug("others wait until this one's turn runs out", "err", err)
+		r.Logger.Debug("cannot end this timerd's turn; it expires by itself", "err", err)
 	}
 }
 
-// turnFor is for how long one carries resumes on who does not say so again.
+// turnFor is the length of a turn that its owner does not renew.
 const turnFor = 3 * time.Second
 
-// take tells whether this caller, and nobody else, is to carry resumes on for the next seconds. It is a matter of work, not of
-// correctness: two who do so at once release nothing twice.
+// take reports whether this caller, and nobody else, is to carry out resumes for the next seconds. A turn saves work;
+// correctness does not need it: two at once release nothing twice.
 func (r *releaser) take(ctx context.Context) (taken bool, err error) {
 	rdb, name := r.schedule.Client(), keys.Single.Resuming()
 	taken, err = rdb.SetNX(ctx, name, r.Instance, turnFor).Result()
 	if err == nil && !taken {
-		var left time.Duration // more than a turn, if a clock that was ahead wrote when it ends
+		var left time.Duration // more than a turn if a clock that was ahead wrote its end
 		var holder string
 		if holder, err = rdb.Get(ctx, name).Result(); err == nil {
 			left, err = rdb.PTTL(ctx, name).Result()
@@ -125,10 +131,10 @@ func (r *releaser) take(ctx context.Context) (taken bool, err error) {
 	return taken, nil
 }
 
-// errReleasedElsewhere says that another caller carries the resumes on.
+// errReleasedElsewhere means that another caller is carrying out the resumes.
 var errReleasedElsewhere = errors.New("another timerd is carrying out the resume")
 
-// advance has a round of all resumes, ends holds whose time is over, and bounds holds made by a clock that was ahead.
+// advance does a round of all resumes, ends holds whose time is over, and bounds holds made by a clock that was ahead.
 func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (ResumeProgress, error) {
 	var err error
 	if r.taken, err = r.take(ctx); err != nil {
@@ -142,7 +148,8 @@ func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (ResumePro
 		return ResumeProgress{Released: r.sum}, l.Put(ctx, h)
 	}
 	for _, h := range l.MadeAhead() {
-		r.Logger.Warn("the clock of Redis was ahead and is back: the hold begins now", "namespace", h.Namespace.String(), "until", showUntil(h))
+		r.Logger.Warn("the clock of Redis was ahead and is back: the hold begins now", "namespace",
+			h.Namespace.String(), "until", showUntil(h))
 		return ResumeProgress{Released: r.sum}, l.Put(ctx, h)
 	}
 	all := ResumeProgress{}
@@ -170,12 +177,14 @@ func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (ResumePro
 				return ResumeProgress{Released: r.sum}, err
 			}
 			if missing := r.bring(ctx, l); len(missing) > 0 {
-				r.Logger.Warn("the end of a hold is not known everywhere yet", "namespace", h.Namespace.String(), "err", missing[0])
+				r.Logger.Warn("some servers do not know yet that a hold has ended", "namespace", h.Namespace.String(),
+					"err", missing[0])
 			}
 			return ResumeProgress{Released: r.sum}, nil
 		}
 	}
-	if r.orphans && l.Find(keys.Namespace{}) == nil { // a hold of all leaves none, and its pass has this name
+	if r.orphans && l.Find(keys.Namespace{}) == nil {
+		// a hold of all namespaces leaves none, and its pass has this name
 		lost := &schedule.Hold{Resume: &schedule.Resume{Kind: schedule.ResumeNow}}
 		_, done, err := r.round(ctx, l, lost)
 		r.orphans = !done
@@ -187,8 +196,9 @@ func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (ResumePro
 	return all, nil
 }
 
-// round goes on with one resume for a while. It tells whether that is done.
-func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.Hold) (out ResumeProgress, done bool, err error) {
+// round goes on with one resume for a while. It reports whether the resume is done.
+func (r *releaser) round(ctx context.Context, l *schedule.HoldList,
+	h *schedule.Hold) (out ResumeProgress, done bool, err error) {
 	p := r.passOf(ctx, l, h, &out)
 	delete(r.stuck, h.Namespace)
 	nodes, err := r.Nodes(ctx)
@@ -198,7 +208,7 @@ func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.
 	r.forget(nodes)
 	cutoff := h.Resume.At
 	if h.Resume.Kind == schedule.ResumeNow && !l.Nested(h) {
-		cutoff = 0 // what nobody has looked at is free
+		cutoff = 0 // timers that no claim has reached are free
 	}
 	parts, away, err := r.look(ctx, nodes, cutoff, h.Namespace)
 	if err != nil {
@@ -215,7 +225,7 @@ func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.
 				whole, p.unsure, out.Waits = false, true, "a slot is moving"
 				continue
 			case part.Unseen && cutoff > 0:
-				whole, p.unsure, out.Waits = false, true, "due timers have not been looked at yet by a timerd"
+				whole, p.unsure, out.Waits = false, true, "no timerd has looked at all due timers yet"
 			}
 			out.Held += part.Held
 			if part.Held == 0 || p.ended[part.Partition] {
@@ -243,7 +253,8 @@ func (r *releaser) round(ctx context.Context, l *schedule.HoldList, h *schedule.
 	return out, r.endPass(l, h, p, away), nil
 }
 
-// passOf returns the pass of a resume: a new one if the list of holds has changed since, of which every server has to know first.
+// passOf returns the pass of a resume. If the list of holds has changed, it is a new pass, and every server must have
+// the new list first.
 func (r *releaser) passOf(ctx context.Context, l *schedule.HoldList, h *schedule.Hold, out *ResumeProgress) *pass {
 	was := r.passes[h.Namespace]
 	if was != nil && was.generation == l.Generation {
@@ -260,7 +271,7 @@ func (r *releaser) passOf(ctx context.Context, l *schedule.HoldList, h *schedule
 	return p
 }
 
-// endPass takes that a pass has been through all partitions of the servers that answer, and begins another. It tells whether the
+// endPass ends a pass through all partitions of the answering servers, and begins another. It reports whether the
 // resume is done: a whole pass has found nothing to release.
 func (r *releaser) endPass(l *schedule.HoldList, h *schedule.Hold, p *pass, away []string) (done bool) {
 	again, kept := p.released > 0 || p.unsure, p.kept
@@ -282,12 +293,13 @@ func (r *releaser) endPass(l *schedule.HoldList, h *schedule.Hold, p *pass, away
 	return false
 }
 
-// releaseFrom releases timers of a partition until a time, or until it has come to the end, as it tells.
-func (r *releaser) releaseFrom(ctx context.Context, l *schedule.HoldList, h *schedule.Hold, p *pass, part keys.Partition, until time.Time) (ended bool, err error) {
+// releaseFrom releases timers of a partition until a time, and reports whether it has reached the end.
+func (r *releaser) releaseFrom(ctx context.Context, l *schedule.HoldList, h *schedule.Hold, p *pass,
+	part keys.Partition, until time.Time) (ended bool, err error) {
 	for time.Now().Before(until) && ctx.Err() == nil {
 		if h.Resume.Kind == schedule.ResumeRate && p.times.Left == 0 {
 			count := min(max(int(h.Resume.Rate*drawFor.Seconds()), 1), schedule.MaxRelease)
-			if p.times, err = l.Draw(ctx, h, count, ahead); err != nil || p.times.Left == 0 {
+			if p.times, err = l.Draw(ctx, h, count, releaseLead); err != nil || p.times.Left == 0 {
 				return false, err
 			}
 		}

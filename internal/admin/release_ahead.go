@@ -6,21 +6,22 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// setBack undoes what a resume has from a clock that was ahead and is back: times at a rate that lie as far ahead are drawn again, and
-// what becomes due until then is free. It tells whether it has written the list.
+// setBack undoes the effects of a Redis clock that was ahead: times drawn at a rate that lie too far ahead are drawn
+// again, and a resume that began ahead begins now. It reports whether it has written the list.
 func (r *releaser) setBack(ctx context.Context, l *schedule.HoldList, h schedule.Hold) (changed bool, err error) {
-	if l.DrawnAhead(&h, ahead, drawFor) {
+	if l.DrawnAhead(&h, releaseLead, drawFor) {
 		nodes, err := r.Nodes(ctx)
 		if err != nil {
 			return false, err
 		}
 		for _, node := range nodes {
-			n, err := l.Redraw(ctx, node, &h, ahead)
+			n, err := l.Redraw(ctx, node, &h, releaseLead)
 			if err != nil {
 				return false, err
 			}
 			if n > 0 {
-				r.Logger.Warn("the clock of Redis was ahead and is back: times at a rate are drawn again", "namespace", h.Namespace.String(), "timers", n)
+				r.Logger.Warn("the clock of Redis was ahead and is back: drawing the times at a rate again",
+					"namespace", h.Namespace.String(), "timers", n)
 			}
 		}
 		delete(r.passes, h.Namespace)

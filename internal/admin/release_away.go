@@ -16,26 +16,29 @@ import (
 )
 
 const (
-	// changeTimeout bounds a change of the list, which is on one master of a cluster.
+	// changeTimeout bounds a change of the list, which one master of a cluster keeps.
 	changeTimeout = 3 * time.Second
-	// passTimeout bounds the wait for all partitions of a server that answers, however slowly: a master of a cluster
-	// of three gives 22 answers, so each may take 0.2 s. schedule.HoldAnswer bounds the wait for one that does not.
+	// passTimeout bounds the wait for all partitions of a server that answers, however slowly: a master of a cluster of
+	// three gives 22 answers, so each may take 0.2 s. schedule.HoldAnswer bounds the wait for a server without an
+	// answer.
 	passTimeout = 5 * time.Second
-	// silentFor is for how long a resume does not ask a server again that did not answer, so that the others go on.
+	// silentFor is the pause before a resume asks a silent server again, so that the others go on.
 	silentFor = time.Second
-	// awayPatience is how long servers have not answered at least, so that they were asked twice, when Resume gives them up because
-	// nothing else is left. With the tries themselves that is some 5 s at most.
+	// awayPatience is the time without an answer after which Resume gives up a server, if nothing else is left to
+	// release. It allows two tries; with them Resume takes some 5 s at most.
 	awayPatience = 2 * time.Second
-	// copyAgain is how soon a list is brought again to a server that has not got it.
+	// copyAgain is the pause before copying the list again to a server without it.
 	copyAgain = 3 * time.Second
 )
 
-// ErrAway says that masters of a cluster do not answer, so that what they have was not released. The timerds do that once they answer.
+// ErrAway means that masters of a cluster do not answer, so that their timers are not released. The timerds release
+// them once the masters answer.
 var ErrAway = errors.New("the timerds release them once these masters answer")
 
-// copyTo brings a list to nodes, to all at once, each within a time of its own. It returns what has not got it, and calls failed for
-// each server that has not.
-func copyTo(ctx context.Context, nodes []*schedule.Node, list *schedule.HoldList, within time.Duration, failed func(*schedule.Node, error)) (missing []string) {
+// copyTo copies a list to all nodes at once, each within its own time limit. It returns the servers without it, and
+// calls failed for each.
+func copyTo(ctx context.Context, nodes []*schedule.Node, list *schedule.HoldList, within time.Duration,
+	failed func(*schedule.Node, error)) (missing []string) {
 	var mu sync.Mutex
 	var slots []keys.Partition
 	as := *list
@@ -62,17 +65,17 @@ func copyTo(ctx context.Context, nodes []*schedule.Node, list *schedule.HoldList
 	return missing
 }
 
-// isSilent tells whether an error of a server is that it does not answer.
+// isSilent reports whether an error means that the server does not answer.
 func isSilent(err error) bool {
 	_, is := errors.AsType[net.Error](err)
 	return is
 }
 
-// servers are those of a schedule as a resume sees them: one that did not answer is not asked again for a while.
+// servers are the servers of a schedule in a resume: a silent one is not asked again for a while.
 type servers struct {
 	*Holds
-	silent map[*schedule.Node]time.Time // when a server did not answer
-	away   time.Time                    // since when not all have answered; zero if they have
+	silent map[*schedule.Node]time.Time // time of the missing answer
+	away   time.Time                    // since when some server has been silent; zero if none is
 }
 
 // noteSilent notes that a server did not answer.
@@ -83,7 +86,7 @@ func (s *servers) noteSilent(node *schedule.Node) {
 	}
 }
 
-// bring brings a list to all servers but those that did not answer lately. It returns what has not got it.
+// bring copies a list to all servers except recently silent ones. It returns the servers without it.
 func (s *servers) bring(ctx context.Context, list *schedule.HoldList) (missing []string) {
 	nodes, err := s.Nodes(ctx)
 	if _, away := errors.AsType[*schedule.AwayError](err); err != nil && !away {
@@ -96,11 +99,14 @@ func (s *servers) bring(ctx context.Context, list *schedule.HoldList) (missing [
 		}
 		return silent
 	})
-	return append(missing, copyTo(ctx, nodes, list, passTimeout, func(node *schedule.Node, err error) { s.passOver(ctx, node, err) })...)
+	return append(missing, copyTo(ctx, nodes, list, passTimeout,
+		func(node *schedule.Node, err error) { s.passOver(ctx, node, err) })...)
 }
 
-// look looks for what is held on all nodes at once. Those that do not answer are named, and are not asked again for a while.
-func (s *servers) look(ctx context.Context, nodes []*schedule.Node, cutoff schedule.Millis, of keys.Namespace) (parts map[*schedule.Node][]schedule.HeldPart, away []string, err error) {
+// look looks for timers on hold on all nodes at once. It returns the silent ones, which are not asked again for a
+// while.
+func (s *servers) look(ctx context.Context, nodes []*schedule.Node, cutoff schedule.Millis,
+	of keys.Namespace) (parts map[*schedule.Node][]schedule.HeldPart, away []string, err error) {
 	parts = map[*schedule.Node][]schedule.HeldPart{}
 	var asked []*schedule.Node
 	for _, node := range nodes {
@@ -131,8 +137,7 @@ func (s *servers) look(ctx context.Context, nodes []*schedule.Node, cutoff sched
 	return parts, away, err
 }
 
-// passOver notes that a node failed in the middle of a resume, if it is one of several, so that the others go on. It tells whether
-// that is so.
+// passOver notes that a node failed during a resume. It reports whether the resume can go on with other nodes.
 func (s *servers) passOver(ctx context.Context, node *schedule.Node, err error) bool {
 	if err == nil || ctx.Err() != nil || node.Name() == "" {
 		return false
@@ -143,7 +148,7 @@ func (s *servers) passOver(ctx context.Context, node *schedule.Node, err error) 
 	return true
 }
 
-// isStuck tells whether of all resumes nothing is left but what servers have that do not answer.
+// isStuck reports whether all resumes are done but for the timers of silent servers.
 func (r *releaser) isStuck(l *schedule.HoldList) bool {
 	for _, h := range l.Holds {
 		if h.Resume != nil && len(r.stuck[h.Namespace]) == 0 {
@@ -153,12 +158,13 @@ func (r *releaser) isStuck(l *schedule.HoldList) bool {
 	return len(r.stuck) > 0
 }
 
-// stuckError returns an error for a resume of which nothing else is left, which names the servers.
+// stuckError returns the error of a resume that waits for silent servers only, and names them.
 func (r *releaser) stuckError(of keys.Namespace) error {
-	return fmt.Errorf("%d timers of %s are released, but those of %s are not: %w", r.sum, of, strings.Join(r.stuck[of], ", "), ErrAway)
+	return fmt.Errorf("%d timers of %s are released, but those of %s are not: %w", r.sum, of,
+		strings.Join(r.stuck[of], ", "), ErrAway)
 }
 
-// forget forgets nodes that were silent and are none any more.
+// forget forgets silent nodes that have left the cluster.
 func (s *servers) forget(nodes []*schedule.Node) {
 	maps.DeleteFunc(s.silent, func(node *schedule.Node, _ time.Time) bool { return !slices.Contains(nodes, node) })
 }

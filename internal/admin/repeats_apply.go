@@ -8,15 +8,16 @@ import (
 	"github.com/timerd-io/timerd/client"
 )
 
-// Applied is what came of a plan.
+// Applied is the result of applying a plan.
 type Applied struct {
 	Added, Changed, Removed int
-	// Late are the keys that were removed while an occurrence was on its way, which may still arrive.
+	// Late are the removed keys whose last occurrence was already firing, and may still arrive.
 	Late []string
 }
 
-// Apply carries a plan out. It goes on after what Redis refuses, for which it calls refused. It ends at the first other error, or when
-// ctx does; what it returns beside an error is true. Planned and applied again, it goes on with what is left.
+// Apply carries out a plan. If Redis refuses a change, it calls refused and goes on. It ends at the first other error,
+// or when ctx does; the result is valid beside an error too. Planned and applied again, the file's remaining changes
+// are made.
 func (r *Repeats) Apply(ctx context.Context, plan *Plan, refused func(*Change, error)) (done Applied, err error) {
 	var names []string
 	for i := range plan.Changes {
@@ -58,7 +59,7 @@ func (r *Repeats) Apply(ctx context.Context, plan *Plan, refused func(*Change, e
 	return done, nil
 }
 
-// options are those that set the repetition.
+// options returns the options that set the repetition.
 func (c *Change) options() []client.SetOption {
 	w, options := c.Wanted, []client.SetOption(nil)
 	if from := w.From; !from.IsZero() {

@@ -17,19 +17,19 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// repetitionFields returns the names of the fields that an entry may have.
+// repetitionFields returns the names of an entry's fields.
 func repetitionFields() []string {
 	return []string{"key", "every", "cron", "tz", "payload", "from", "until", "times", "catchup", "late", "drop_late"}
 }
 
-// Repetition is a repetition as an entry of a file says it.
+// Repetition is an entry of a file.
 type Repetition struct {
 	Line    int // where the entry begins
 	Key     string
 	Spec    cron.Spec
 	Payload []byte    // never nil
-	From    time.Time // the zero Time: not said
-	Until   time.Time // likewise
+	From    time.Time // the zero Time: not given
+	Until   time.Time // the zero Time: not given
 	Times   int64     // 0: without end
 	CatchUp time.Duration
 	Late    policy.Limit
@@ -37,8 +37,8 @@ type Repetition struct {
 	by client.Repetition // Spec for the client
 }
 
-// ParseRepetitions reads a YAML file of repetitions. It returns all faults that it has, in the order of their lines; where the file
-// is not YAML that is the first one alone.
+// ParseRepetitions reads a YAML file of repetitions. It returns all faults of the file in the order of their lines, or
+// the first one alone if the file is not YAML.
 func ParseRepetitions(text []byte) ([]Repetition, yamlfile.Faults) {
 	root, fault := yamlfile.Parse(text)
 	if fault != nil {
@@ -52,7 +52,7 @@ func ParseRepetitions(text []byte) ([]Repetition, yamlfile.Faults) {
 	return f.wanted, f.faults
 }
 
-// withQuotes adds to what is not YAML that a value may want quotes.
+// withQuotes adds to a YAML fault that a value may need quotes.
 func withQuotes(f yamlfile.Fault, text []byte) yamlfile.Fault {
 	lines := strings.Split(string(text), "\n")
 	if n := f.Line - 1; n >= 0 && n < len(lines) {
@@ -84,7 +84,8 @@ func (f *repetitionFile) read(root *yaml.Node) {
 	for _, n := range list.Content {
 		entry := yamlfile.Resolved(n)
 		if entry.Kind != yaml.MappingNode {
-			f.faults.Add(n.Line, "want an entry with some of %s; got %s", strings.Join(repetitionFields(), ", "), yamlfile.KindOf(entry))
+			f.faults.Add(n.Line, "want an entry with some of %s; got %s", strings.Join(repetitionFields(), ", "),
+				yamlfile.KindOf(entry))
 			continue
 		}
 		e := repetitionEntry{file: f, Repetition: Repetition{Line: n.Line, Payload: []byte{}}}
@@ -135,7 +136,7 @@ func (e *repetitionEntry) read(name string, value *yaml.Node) error {
 	return e.set(name, value.Value)
 }
 
-// set takes in a field of one value.
+// set sets a field that has one value.
 func (e *repetitionEntry) set(name, text string) (err error) {
 	switch name {
 	case "key":
@@ -177,7 +178,7 @@ func (e *repetitionEntry) set(name, text string) (err error) {
 	return err
 }
 
-// check looks at the fields together.
+// check compares the fields with each other.
 func (e *repetitionEntry) check() {
 	has := func(name string) bool { return e.lines[name] > 0 }
 	if !has("key") {
@@ -190,7 +191,7 @@ func (e *repetitionEntry) check() {
 		e.file.faults.Add(e.lines["tz"], "tz: goes with cron")
 	case e.wrong:
 	case has("cron"):
-		e.Spec, _ = cron.At(e.cron, e.zone) // both were tried
+		e.Spec, _ = cron.At(e.cron, e.zone) // both parts parse by now
 		e.by = client.Cron(e.cron, e.zone)
 	default:
 		e.by = client.Every(e.every)
@@ -203,10 +204,10 @@ func (e *repetitionEntry) check() {
 	}
 }
 
-// lastInstant is the last one that timer_repeat takes: the end of the year 9999.
+// lastInstant is the last instant that timer_repeat takes: the end of the year 9999.
 const lastInstant = 253402300799999
 
-// parseInstant reads a time for from or until. A duration would be another time whenever the file is applied.
+// parseInstant reads a time for from or until. It takes no duration, which would mean another time at each run.
 func parseInstant(text string) (time.Time, error) {
 	m, err := ParseMoment(text)
 	at, ok := m.Instant()
@@ -216,11 +217,12 @@ func parseInstant(text string) (time.Time, error) {
 	return time.UnixMilli(at.UnixMilli()).UTC(), nil
 }
 
-// parseSpan reads a duration of whole milliseconds, from least on.
+// parseSpan reads a duration of whole milliseconds, not shorter than least and not longer than most.
 func parseSpan(text, least string, most time.Duration) (time.Duration, error) {
 	d, err := ParseDuration(text)
 	if err != nil || d < 0 || d > most || d%time.Millisecond != 0 {
-		return 0, fmt.Errorf("%.40q: want a duration of whole milliseconds from %s to 10 years, such as 90s, 1h30m or 30d", text, least)
+		return 0, fmt.Errorf(
+			"%.40q: want a duration of whole milliseconds from %s to 10 years, such as 90s, 1h30m or 30d", text, least)
 	}
 	return d, nil
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/timerd-io/timerd/internal/yamlfile"
 )
 
-// payloadOf returns a payload: a text as it is, what is marked !!binary decoded, and of all else its JSON.
+// payloadOf returns the payload of a node: a text as it is, a !!binary value decoded, and any other value as JSON.
 func payloadOf(n *yaml.Node) ([]byte, error) {
 	if n.Kind == yaml.ScalarNode {
 		switch n.ShortTag() {
@@ -21,7 +21,7 @@ func payloadOf(n *yaml.Node) ([]byte, error) {
 		case "!!null":
 			return nil, errors.New("want a text, '' for an empty one, or a value for JSON; got nothing")
 		case "!!binary":
-			payload, err := base64.StdEncoding.DecodeString(n.Value) // which skips line ends
+			payload, err := base64.StdEncoding.DecodeString(n.Value) // skips line ends
 			if err != nil {
 				err = fmt.Errorf("!!binary: %w", err)
 			}
@@ -33,7 +33,7 @@ func payloadOf(n *yaml.Node) ([]byte, error) {
 	return w.text.Bytes(), err
 }
 
-// Bounds of the JSON of a node, which aliases may make much larger than the file, or endless.
+// Bounds of a node's JSON. Aliases may make it much larger than the file, or endless.
 const (
 	deepestJSON = 1000    // lists and mappings in one another
 	longestJSON = 8 << 20 // bytes, more than NATS takes as a rule
@@ -41,7 +41,7 @@ const (
 
 var errJSONTooLarge = fmt.Errorf("its JSON has over %d bytes, or is nested over %d deep", longestJSON, deepestJSON)
 
-// jsonWriter writes nodes as JSON, with the members of objects in their order, and numbers as they are written.
+// jsonWriter writes nodes as JSON, and keeps the order of members and the spelling of numbers.
 type jsonWriter struct{ text bytes.Buffer }
 
 func (w *jsonWriter) write(n *yaml.Node, depth int) error {
@@ -76,7 +76,7 @@ func (w *jsonWriter) object(n *yaml.Node, depth int) error {
 			return fmt.Errorf("line %d: %s cannot be the name of a member in JSON", name.Line, yamlfile.KindOf(name))
 		}
 		if seen[name.Value] {
-			return fmt.Errorf("line %d: %.40q is there twice", name.Line, name.Value)
+			return fmt.Errorf("line %d: %.40q occurs twice", name.Line, name.Value)
 		}
 		if len(seen) > 0 {
 			w.text.WriteByte(',')
@@ -102,11 +102,12 @@ func (w *jsonWriter) scalar(n *yaml.Node) error {
 		w.text.WriteString("null")
 	case "!!bool", "!!int", "!!float":
 		if !json.Valid([]byte(n.Value)) {
-			return fmt.Errorf("line %d: %.40q is not written so in JSON: change it, or put quotes around a text", n.Line, n.Value)
+			return fmt.Errorf("line %d: %.40q is not valid JSON: change it, or put quotes around a text", n.Line,
+				n.Value)
 		}
 		w.text.WriteString(n.Value)
 	default:
-		return fmt.Errorf("line %d: %.40s has no place in JSON", n.Line, tag)
+		return fmt.Errorf("line %d: JSON has no %.40s", n.Line, tag)
 	}
 	return nil
 }

@@ -28,7 +28,7 @@ func NewRepeats(s *schedule.Schedule) *Repeats {
 	return &Repeats{schedule: s, client: client.New(s.Client())}
 }
 
-// ChangeKind is what is to be done about a key.
+// ChangeKind is the change that a key needs.
 type ChangeKind string
 
 // The kinds, as they are printed before the keys.
@@ -40,27 +40,27 @@ const (
 	ToForget ChangeKind = "over" // its Until has passed, and it does not repeat
 )
 
-// Change is what makes a key repeat as a file says.
+// Change makes one key repeat as a file says.
 type Change struct {
 	Kind   ChangeKind
 	Key    string
 	Has    query.KeyState // before
-	Wanted *Repetition    // nil for what is not in the file
-	// Fields are those of an entry that change, by their names in a file but for the first: repeat, payload, from, until, times,
-	// catchup, late.
+	Wanted *Repetition    // nil for a key that is not in the file
+	// Fields are the changed fields of the entry, by their names in a file, with the rhythm as "repeat": repeat,
+	// payload, from, until, times, catchup, late.
 	Fields []string
-	Next   time.Time // when it is due first then; of what is added or changed
+	Next   time.Time // the first due time after an addition or a change
 
-	grid time.Time // where the interval counts from as it did before; the zero Time where the file says that, or it begins anew
+	grid time.Time // the kept origin of the interval; the zero Time if the file gives one, or it begins again
 }
 
-// Plan is all that a file asks for.
+// Plan has all changes that a file asks for.
 type Plan struct {
-	Changes []Change // in the order of the file, then what is to be removed
+	Changes []Change // in the order of the file, then the removals
 	Now     time.Time
 }
 
-// Count returns how many changes there are of a kind.
+// Count returns the number of changes of a kind.
 func (p *Plan) Count(kind ChangeKind) (n int) {
 	for i := range p.Changes {
 		if p.Changes[i].Kind == kind {
@@ -70,12 +70,13 @@ func (p *Plan) Count(kind ChangeKind) (n int) {
 	return n
 }
 
-// repetitionsAtOnce is how many keys are looked at together, with their payloads.
+// repetitionsAtOnce limits the keys that are read together, with their payloads.
 const repetitionsAtOnce = 500
 
-// Plan compares what a file asks for with what there is, and returns what is to change, and what is wrong with the file at this
-// time. Where prune is not nil, what repeats in that namespace and is not in the file is to be removed. It changes nothing.
-func (r *Repeats) Plan(ctx context.Context, wanted []Repetition, prune *keys.Namespace) (*Plan, yamlfile.Faults, error) {
+// Plan compares a file with the schedule, and returns the changes and the file's faults at this time. If prune is not
+// nil, it also removes the repetitions of that namespace that are not in the file. It changes nothing.
+func (r *Repeats) Plan(ctx context.Context, wanted []Repetition,
+	prune *keys.Namespace) (*Plan, yamlfile.Faults, error) {
 	now, err := r.schedule.Clock(ctx)
 	if err != nil {
 		return nil, nil, err
@@ -105,7 +106,7 @@ func (r *Repeats) Plan(ctx context.Context, wanted []Repetition, prune *keys.Nam
 	return plan, faults, err
 }
 
-// states returns the keys' repetitions, or an error if one of them is not known.
+// states returns the keys' repetitions, or an error if one cannot be read.
 func (r *Repeats) states(ctx context.Context, names []string) ([]query.KeyState, error) {
 	states, err := query.Repetitions(ctx, r.schedule, names)
 	if err != nil {
@@ -119,7 +120,7 @@ func (r *Repeats) states(ctx context.Context, names []string) ([]query.KeyState,
 	return states, nil
 }
 
-// surplus adds the removal of what repeats in a namespace and is not in the file.
+// surplus plans the removal of a namespace's repetitions that are not in the file.
 func (r *Repeats) surplus(ctx context.Context, n keys.Namespace, plan *Plan) error {
 	known := map[string]bool{}
 	for i := range plan.Changes {
@@ -129,7 +130,7 @@ func (r *Repeats) surplus(ctx context.Context, n keys.Namespace, plan *Plan) err
 	err := query.Repeating(ctx, r.schedule, n, func(found []keys.Key) bool {
 		for _, key := range found {
 			if name := key.String(); !known[name] {
-				known[name] = true // it may come twice
+				known[name] = true // a search may find it twice
 				names = append(names, name)
 			}
 		}
@@ -146,15 +147,16 @@ func (r *Repeats) surplus(ctx context.Context, n keys.Namespace, plan *Plan) err
 		}
 		for i, state := range states {
 			if state.Repetition != nil {
-				plan.Changes = append(plan.Changes, Change{Kind: ToRemove, Key: some[i], Has: state, Fields: []string{"repeat"}})
+				plan.Changes = append(plan.Changes, Change{Kind: ToRemove, Key: some[i], Has: state,
+					Fields: []string{"repeat"}})
 			}
 		}
 	}
 	return nil
 }
 
-// Change compares what the file says of a key with what the index has, at a time of Redis. It returns an error if the
-// repetition cannot be set then.
+// Change compares an entry with the key's state in the index, at a time of Redis. It returns an error if the repetition
+// cannot be set at that time.
 func (w *Repetition) Change(has query.KeyState, now time.Time) (Change, error) {
 	c := Change{Kind: ToAdd, Key: w.Key, Has: has, Wanted: w}
 	was := has.Repetition
@@ -188,8 +190,8 @@ func (w *Repetition) Change(has query.KeyState, now time.Time) (Change, error) {
 	return c, nil
 }
 
-// next returns the first occurrence after a time, or that there is none until its end. Without a from of its own it counts from
-// the grid that it had, or else from now on.
+// next returns the first occurrence after a time, or over if the repetition ends before it. Without From, the interval
+// counts from the earlier grid, or else from now.
 func (w *Repetition) next(grid, now time.Time) (next time.Time, over bool, err error) {
 	r := cron.Repetition{Spec: w.Spec, From: w.From}
 	if w.From.IsZero() {
@@ -199,14 +201,15 @@ func (w *Repetition) next(grid, now time.Time) (next time.Time, over bool, err e
 		r.From = now
 	}
 	if _, ok := r.Next(now); !ok {
-		return next, false, fmt.Errorf("cron: no such time in the eight years after %s", now.UTC().Format("2006-01-02T15:04:05.000Z07:00"))
+		return next, false, fmt.Errorf("cron: no occurrence in the eight years after %s",
+			now.UTC().Format("2006-01-02T15:04:05.000Z07:00"))
 	}
 	r.Until = w.Until
 	next, ok := r.Next(now)
 	return next, !ok, nil
 }
 
-// differences returns the names of the fields of a repetition that are to change.
+// differences returns the names of the changed fields of a repetition.
 func (w *Repetition) differences(was *query.Repetition, now time.Time) (fields []string) {
 	for _, f := range []struct {
 		name    string
@@ -227,7 +230,8 @@ func (w *Repetition) differences(was *query.Repetition, now time.Time) (fields [
 	return fields
 }
 
-// msOf returns a time in unix ms; 0 for the zero Time, as for the beginning of 1970, from which all counts that has no from.
+// msOf returns a time in unix ms; 0 for the zero Time, because a repetition without from counts from the beginning of
+// 1970.
 func msOf(t time.Time) int64 {
 	if t.IsZero() {
 		return 0
@@ -235,7 +239,7 @@ func msOf(t time.Time) int64 {
 	return t.UnixMilli()
 }
 
-// limitOf returns a limit, without what says nothing in one that is not given.
+// limitOf returns a limit, with all fields zero if it sets none.
 func limitOf(l policy.Limit) policy.Limit {
 	if !l.Given {
 		return policy.Limit{}

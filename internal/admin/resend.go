@@ -14,35 +14,38 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// Firings sends firings again: each fires once more, as the replay of a dead letter does. An event is sent again once within
-// a day, however often that is asked for; the one that it has become can be sent again too.
+// Firings sends firings again. A firing sent again is a new timer that fires at once, as in the replay of a dead
+// letter. Within a day an event is sent again only once, however often somebody asks. The resulting event can be sent
+// again too.
 type Firings struct {
 	schedule *schedule.Schedule
 	past     *history.Reader
 }
 
-// NewFirings returns what sends the firings of a history again.
+// NewFirings returns the Firings of a history.
 func NewFirings(s *schedule.Schedule, past *history.Reader) *Firings { return &Firings{s, past} }
 
-// TooLargeError says that the payload of a firing is over the limit of the schedule, in bytes, and so cannot be sent again.
+// TooLargeError means that a firing cannot be sent again, because its payload is over the schedule's limit. Both sizes
+// are in bytes.
 type TooLargeError struct{ Payload, Most int }
 
 func (e *TooLargeError) Error() string {
 	return fmt.Sprintf("its payload has %d bytes, and TIMERD_MAX_PAYLOAD is %d now", e.Payload, e.Most)
 }
 
-// NoResend says why a firing cannot be sent again, as far as it tells that itself; nil if it can.
+// NoResend returns why a firing cannot be sent again, judged by its record alone; nil if the record does not forbid it.
 func NoResend(r history.Record) error {
 	switch {
 	case r.Fault != "":
 		return errors.New("it is not an event: " + r.Fault)
 	case r.Event.Status == event.StatusTooLarge:
-		return errors.New("its payload was left out, as it was too large")
+		return errors.New("its payload was left out, being too large")
 	}
 	return nil
 }
 
-// Find returns a firing by its number in the stream, or why it cannot be sent again. Where of is not nil it is to be of that key.
+// Find returns a firing by its number in the stream; why is the reason if it cannot be sent again. If of is not nil,
+// the firing must be of that key.
 func (f *Firings) Find(ctx context.Context, seq uint64, of *keys.Key) (r history.Record, why, err error) {
 	r, there, err := f.past.Get(ctx, keys.Fired, seq)
 	switch {
@@ -51,7 +54,7 @@ func (f *Firings) Find(ctx context.Context, seq uint64, of *keys.Key) (r history
 	case !there:
 		return r, errors.New("it is no longer in its stream"), nil
 	case r.Fault == "" && of != nil && r.Key != *of:
-		return r, errors.New("it is of another timer"), nil
+		return r, errors.New("it belongs to another timer"), nil
 	}
 	why = NoResend(r)
 	if most := f.schedule.MaxPayload(); why == nil && len(r.Event.Data) > most {
@@ -60,16 +63,17 @@ func (f *Firings) Find(ctx context.Context, seq uint64, of *keys.Key) (r history
 	return r, why, nil
 }
 
-// Resent is what came of firings that were to be sent again.
+// Resent is the result of sending firings again.
 type Resent struct {
 	Sent    int64
 	Before  int64 // sent again before
-	Gone    int64 // not there any more when their turn came
-	Crowded int64 // refused, as too many retries wait beside a newer timer of the key
+	Gone    int64 // gone by their turn
+	Crowded int64 // refused: too many retries wait beside a newer timer of the key
 }
 
-// Resend sends firings again: those with these numbers in the stream that still have these ids. It calls progress after each. It
-// ends between two of them when ctx does, and at the first error; what it returns beside an error is true.
+// Resend sends again the firings with these numbers in the stream, if they still have these ids. It calls progress
+// after each. It stops between two of them when ctx ends, and at the first error; the result is valid beside an error
+// too.
 func (f *Firings) Resend(ctx context.Context, ids map[uint64]string, progress func(Resent)) (done Resent, err error) {
 	now, err := f.schedule.Clock(ctx)
 	if err != nil {
@@ -83,11 +87,11 @@ func (f *Firings) Resend(ctx context.Context, ids map[uint64]string, progress fu
 		if err != nil {
 			return done, err
 		}
-		if why != nil || r.Event.ID != ids[seq] { // the stream may have been made anew
+		if why != nil || r.Event.ID != ids[seq] { // the stream may have been created again
 			done.Gone++
 			continue
 		}
-		// Not with ctx, so that what came of it is known.
+		// Without ctx's end, so that the result of a started retry is known.
 		_, fresh, err := f.schedule.Retry(context.WithoutCancel(ctx), retry.Replay(r.Event, schedule.MillisOf(now)))
 		switch {
 		case errors.Is(err, schedule.ErrTooManyRetries):

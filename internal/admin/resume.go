@@ -14,22 +14,22 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// ResumeProgress is how far a resume is.
+// ResumeProgress is the progress of a resume.
 type ResumeProgress struct {
 	Released int // by this caller, timers
 	Held     int64
-	Waits    string // for what, if for anything
-	// Kept is how many timers stay held by other holds, KeptBy, once all others are released: the resume is kept, and applies when
-	// these end. Of several resumes of a timer the narrowest namespace decides.
+	Waits    string // the obstacle, if any
+	// Kept is the number of timers that other holds, KeptBy, keep once all others are released. The resume stays, and
+	// applies when these holds end. If several resumes cover a timer, the narrowest namespace decides.
 	Kept   int64
 	KeptBy []keys.Namespace
 }
 
-// Resume ends the hold of a namespace and returns once all of its timers are released, unless other holds cover them. It tells
-// of its progress, and at last of those that other holds keep. If it is interrupted, the timerds finish it. An error may wrap
-// ErrNotHeld or ErrHeldAnew.
+// Resume ends the hold of a namespace, and returns once all of its timers are released, unless other holds cover them.
+// It calls tell with its progress, and at the end with the timers that other holds keep. If it is interrupted, the
+// timerds finish it. An error may wrap ErrNotHeld or ErrHeldAnew.
 //
-// Of how, Kind, Rate (MinRate to MaxRate) and By count; without a By it is the user and the host of this process.
+// Of how, Kind, Rate (MinRate to MaxRate) and By count; an empty By becomes the user and the host of this process.
 func (s *Holds) Resume(ctx context.Context, n keys.Namespace, how schedule.Resume, tell func(ResumeProgress)) error {
 	list, since, err := s.beginResume(ctx, n, how)
 	if err != nil {
@@ -50,7 +50,7 @@ func (s *Holds) Resume(ctx context.Context, n keys.Namespace, how schedule.Resum
 		if err != nil {
 			progress.Released, progress.Waits = releaser.sum, err.Error()
 		}
-		if err != nil && ctx.Err() != nil { // cut short: what it waited for is what it did before
+		if err != nil && ctx.Err() != nil { // interrupted: the last round's obstacle still holds
 			progress.Held, progress.Waits = last.Held, last.Waits
 		}
 		last = progress
@@ -61,7 +61,7 @@ func (s *Holds) Resume(ctx context.Context, n keys.Namespace, how schedule.Resum
 		}
 		tell(progress)
 		if len(releaser.stuck[n]) > 0 {
-			releaser.leave(ctx) // somebody else may reach them
+			releaser.leave(ctx) // another timerd may reach them
 			if time.Since(releaser.away) > awayPatience {
 				return releaser.stuckError(n)
 			}
@@ -75,16 +75,18 @@ func (s *Holds) Resume(ctx context.Context, n keys.Namespace, how schedule.Resum
 	}
 }
 
-// beginResume enters a resume in the list of holds, which it returns with the time since which the namespace is held.
-func (s *Holds) beginResume(ctx context.Context, n keys.Namespace, how schedule.Resume) (list *schedule.HoldList, since schedule.Millis, err error) {
+// beginResume enters a resume in the list of holds. It returns the list, and the time since which the namespace has
+// been on hold.
+func (s *Holds) beginResume(ctx context.Context, n keys.Namespace,
+	how schedule.Resume) (list *schedule.HoldList, since schedule.Millis, err error) {
 	list, err = s.change(ctx, func(l *schedule.HoldList) error {
 		was := l.Find(n)
 		if was == nil {
-			return fmt.Errorf("%s is %w; timerd holds lists the namespaces that are", n, ErrNotHeld)
+			return fmt.Errorf("%s is %w; to list the namespaces on hold, run: timerd holds", n, ErrNotHeld)
 		}
 		since = was.Since
 		if was.Resume != nil && was.Resume.Kind == how.Kind && was.Resume.Rate == how.Rate {
-			return nil // the times that were drawn stay
+			return nil // the drawn times stay
 		}
 		h := *was
 		h.Resume = &schedule.Resume{Kind: how.Kind, Rate: how.Rate, At: l.Now, By: cmp.Or(how.By, whoami())}
@@ -96,13 +98,13 @@ func (s *Holds) beginResume(ctx context.Context, n keys.Namespace, how schedule.
 	return list, since, err
 }
 
-// heldAnew returns the error of a resume that somebody else has ended.
+// heldAnew returns the error of a resume that a new hold has ended.
 func heldAnew(h *schedule.Hold, released int) error {
 	return fmt.Errorf("%s was %w, by %s at %s: this command has released %d of its timers, the rest stays held",
 		h.Namespace, ErrHeldAnew, h.By, h.Since.Time().Format("2006-01-02 15:04:05Z"), released)
 }
 
-// ParseRate reads a number of timers a second, minute or hour, such as 200/s, and returns it by the second.
+// ParseRate reads a number of timers a second, minute or hour, such as 200/s, and returns the number a second.
 func ParseRate(text string) (float64, error) {
 	number, unit, _ := strings.Cut(text, "/")
 	per, known := map[string]float64{"s": 1, "m": 60, "h": 3600}[unit]

@@ -15,9 +15,9 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// batch is how many timers are cancelled or moved in one round trip, if not fewer: a ms or two of Redis's time in as many calls,
-// and some 30 ms where each reads a record of 256 KB. After each, others have as long for themselves: Redis, and the timerds,
-// which hear of every key that is deleted.
+// batch limits the timers that one round trip cancels or moves. These take Redis 1 to 2 ms in as many calls, and some
+// 30 ms if each call reads a record of 256 KB. After each batch there is a pause of the same length. It leaves time to
+// Redis, and to the timerds, which receive an event for every deleted key.
 const batch = 64
 
 // Timers works on the timers of a schedule. Its methods may be called concurrently.
@@ -31,34 +31,34 @@ func NewTimers(s *schedule.Schedule) *Timers {
 	return &Timers{schedule: s, client: client.New(s.Client())}
 }
 
-// Selection is the timers that an action is for: those of a query, or some that were chosen one by one.
+// Selection selects the timers of an action: by a query, or one by one.
 type Selection struct {
 	query.Query
-	Chosen []schedule.Which // where there are some, Query does not count
+	Chosen []schedule.Which // if not empty, Query is ignored
 }
 
-// TimerCount is how many timers a selection has.
+// TimerCount counts the timers of a selection.
 type TimerCount struct {
 	Timers int64     // all of them
-	Late   int64     // those of them that are due already: owed, or firing and so too late to be cancelled
+	Late   int64     // due already: owed, or firing and so too late to be cancelled
 	Last   time.Time // when the last one is due
-	Looked int64     // entries of the schedule that were looked at, of every namespace
-	Total  int64     // entries that there were when the search began
-	Cut    bool      // so many are owed or firing that not all of these were looked at, or slots of a cluster are moving
+	Looked int64     // entries of the schedule searched so far, of every namespace
+	Total  int64     // entries at the start of the search
+	Cut    bool      // not all were searched: too many are owed or firing, or slots of a cluster are moving
 
-	// Counted is the selection without what is due later than all that was found, and than the end of the count. Of timers that are
-	// set afterwards it does not have those that are due later still. While slots are moving it is the whole selection.
+	// Counted is the selection bounded by the due time of the last timer found, and by the end of the count. It leaves
+	// out timers set afterwards that are due later. While slots are moving, it is the whole selection.
 	Counted Selection
 }
 
-// Count counts the timers of a selection. It calls progress now and then with what is known so far. With an error it returns
-// that too.
+// Count counts the timers of a selection. It calls progress now and then with the counts so far, and returns them
+// beside an error too.
 func (t *Timers) Count(ctx context.Context, sel Selection, progress func(TimerCount)) (TimerCount, error) {
 	found := TimerCount{Counted: sel}
 	err := t.pages(ctx, sel, func(p query.Page) bool {
 		for _, timer := range p.Timers {
 			found.Timers++
-			found.Last = timer.Due // they come in the order of their due times
+			found.Last = timer.Due // they come by due time
 			if timer.State != query.StatePending && timer.State != query.StateHeld {
 				found.Late++
 			}
@@ -79,7 +79,7 @@ func (t *Timers) Count(ctx context.Context, sel Selection, progress func(TimerCo
 		return found, fmt.Errorf("count the timers: %w", err)
 	}
 	last := found.Last
-	if last.Before(now) { // by when all are due that were not looked at, as so many are owed or they became owed meanwhile
+	if last.Before(now) { // all unsearched timers are due by now: too many are owed, or they became owed meanwhile
 		last = now
 	}
 	if end := last.Add(time.Millisecond); sel.Before.IsZero() || end.Before(sel.Before) {
@@ -88,23 +88,23 @@ func (t *Timers) Count(ctx context.Context, sel Selection, progress func(TimerCo
 	return found, nil
 }
 
-// Cancelled is what came of the timers of a selection.
+// Cancelled is the result of cancelling a selection.
 type Cancelled struct {
 	Cancelled int64
 	TooLate   int64     // firing, or fired lately
-	Gone      int64     // not there any more when their turn came: somebody else has cancelled them, or set them to a later time
-	Until     time.Time // the due time that it has come to; the zero Time: none was tried
-	Cut       bool      // so many are owed or firing that not all of these were looked at
+	Gone      int64     // gone by their turn: cancelled by somebody else, or set to a later time
+	Until     time.Time // the due time reached; the zero Time: none was tried
+	Cut       bool      // too many are owed or firing to search all
 }
 
-// Cancel cancels the timers of a selection, one by one in the order of their due times: pending, held and owed ones, and retries. It
-// is not atomic. Each timer is cancelled as it was found, by its key and due time: one that is set to a later time meanwhile
-// stays, unless the search comes to it again. So with Before all that is due later stays in any case. What became due meanwhile is
-// looked for once more, until no more of it is cancelled.
+// Cancel cancels the timers of a selection, one by one by due time: pending, held and owed ones, and retries. It is not
+// atomic. Each timer is cancelled as it was found, by its key and due time: a timer set to a later time meanwhile
+// stays, unless the search reaches it again. So with Before, all later timers stay in any case. Then Cancel looks again
+// for timers that became due meanwhile, until it cancels no more.
 //
-// It calls progress after each batch. It ends between two batches when ctx does, and at the first error that is not that of
-// one timer; what it returns beside the error is true in any case. Called again, it goes on with what is left. An error that
-// wraps a *query.MovingError says that slots of a cluster are moving, and that only what is there was left out.
+// It calls progress after each batch. It stops between two batches when ctx ends, and at the first error that is not
+// about one timer; the result is valid beside an error too. Called again, it goes on with the rest. An error that wraps
+// a *query.MovingError means that slots of a cluster are moving, and that only their timers were left out.
 func (t *Timers) Cancel(ctx context.Context, sel Selection, progress func(Cancelled)) (Cancelled, error) {
 	c := cancellation{
 		timers: t, progress: progress, left: map[client.Due]*int64{},
@@ -120,15 +120,15 @@ func (t *Timers) Cancel(ctx context.Context, sel Selection, progress func(Cancel
 		if len(sel.Chosen) > 0 || !first && c.done.Cancelled == before {
 			return c.done, nil
 		}
-		// While the search went on, timers became owed: they moved from where it was still to look to where it had looked. And of what
-		// is owed one search looks at so many at most.
+		// During the search timers became owed, and so moved behind it. And one search reads only a limited number of
+		// owed timers.
 		if sel.States = dueOf(sel.States); len(sel.States) == 0 {
 			return c.done, nil
 		}
 	}
 }
 
-// dueOf returns those of some states that a timer has once it is due; none stands for all.
+// dueOf returns the states among some states that a due timer can have. An empty list stands for all states.
 func dueOf(states []query.State) []query.State {
 	due := []query.State{query.StateOwed, query.StateHeld, query.StateFiring}
 	if len(states) == 0 {
@@ -140,13 +140,13 @@ func dueOf(states []query.State) []query.State {
 // cancellation is one call of Cancel.
 type cancellation struct {
 	timers   *Timers
-	alone    bool // of a key with several timers only some may be meant
+	alone    bool // only some timers of a key may be meant
 	progress func(Cancelled)
 	done     Cancelled
-	left     map[client.Due]*int64 // what was not cancelled, and where it is counted: what is firing is found again
+	left     map[client.Due]*int64 // timers not cancelled, with their counters: a firing timer is found again
 }
 
-// cancel cancels some timers and adds what came of them.
+// cancel cancels some timers and counts the results.
 func (c *cancellation) cancel(ctx context.Context, some []query.Timer, left leftOut) error {
 	dues := make([]client.Due, len(some))
 	for i, timer := range some {
@@ -156,7 +156,7 @@ func (c *cancellation) cancel(ctx context.Context, some []query.Timer, left left
 	for i, r := range results {
 		counter := &c.done.Gone
 		switch {
-		case left.takes(keys.PartitionOf(dues[i].Key), r.Err), r.Err != nil: // err tells
+		case left.takes(keys.PartitionOf(dues[i].Key), r.Err), r.Err != nil: // err covers it
 			continue
 		case r.Outcome == client.Cancelled:
 			counter = &c.done.Cancelled
@@ -180,9 +180,9 @@ func (c *cancellation) cancel(ctx context.Context, some []query.Timer, left left
 	return err
 }
 
-// cancelDue is [client.Timers.CancelDue] for a batch of timers that may be anybody's. A key with many timers takes Redis some ms, so
-// each of these has a round trip of its own. It ends with the first one that fails, unless its slot is moving: what came after it has
-// no results.
+// cancelDue is [client.Timers.CancelDue] for a batch of timers of any keys. A key with many timers takes Redis some ms,
+// so each of these gets its own round trip. It stops at the first failure, unless the slot is moving: later timers have
+// no result.
 func (t *Timers) cancelDue(ctx context.Context, timers []client.Due) ([]client.CancelResult, error) {
 	names := make([]string, len(timers))
 	for i := range timers {
@@ -201,30 +201,34 @@ func (t *Timers) cancelDue(ctx context.Context, timers []client.Due) ([]client.C
 		}
 		some, err := t.client.CancelDue(ctx, timers[first:end])
 		results = append(results, some...)
-		if slices.ContainsFunc(some, func(r client.CancelResult) bool { return r.Err != nil && !schedule.IsMoving(r.Err) }) {
+		if slices.ContainsFunc(some, func(r client.CancelResult) bool {
+			return r.Err != nil &&
+				!schedule.IsMoving(r.Err)
+		}) {
 			return results, err
 		}
 	}
 	return results, nil
 }
 
-// Moved is what came of the timers of a selection that were to be moved.
+// Moved is the result of moving a selection.
 type Moved struct {
 	Moved   int64
 	TooLate int64 // owed or firing, or fired lately
 	Held    int64 // due and held: they fire when they are resumed
-	Changed int64 // set anew, cancelled or moved by somebody else before it was their turn
+	Changed int64 // set again, cancelled or moved by somebody else before their turn
 	Denied  int64 // timerd may not write their keys
 }
 
-// Move has the timers of a selection be due at a time, or now if that is over, as [schedule.Schedule.Move] does: those that are pending,
-// one by one in the order of their due times, each as it was found. To the zero Time they fire now. Those that a query finds and that are due
-// then already are left alone, so that none is moved twice. What is said of progress, of the end of ctx and of errors at Cancel holds here too.
+// Move makes the pending timers of a selection due at a time, or now if that time has passed, like
+// [schedule.Schedule.Move]. It goes through them one by one, by due time, and moves each only if it is still as it was
+// found. The zero Time means fire now. Timers found by a query that are already due stay as they are, so that none is
+// moved twice. Progress, the end of ctx and errors are as in Cancel.
 func (t *Timers) Move(ctx context.Context, sel Selection, to time.Time, progress func(Moved)) (Moved, error) {
 	var done Moved
-	// Those that were moved a little further than to, where the search may come to them again.
+	// Timers whose new due time is a little later than asked for: the search may reach them again.
 	further := map[schedule.Which]bool{}
-	to = to.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond) // as due times are whole ms
+	to = to.Add(time.Millisecond - time.Nanosecond).Truncate(time.Millisecond) // due times are whole ms
 	_, err := t.pass(ctx, sel, func(ctx context.Context, some []query.Timer, left leftOut) error {
 		var moves []schedule.Move
 		for _, timer := range some {
@@ -266,7 +270,8 @@ func (t *Timers) Move(ctx context.Context, sel Selection, to time.Time, progress
 	return done, nil
 }
 
-// MoveKey is Move for what is pending of a key, a retry beside it too. What else there is of the key is counted, and left alone.
+// MoveKey is Move for the pending timer of a key, and a retry beside it. Other timers of the key are counted and stay
+// as they are.
 func (t *Timers) MoveKey(ctx context.Context, key keys.Key, to time.Time) (Moved, error) {
 	found, err := query.Inspect(ctx, t.schedule, key, 0)
 	if err != nil {
@@ -282,14 +287,14 @@ func (t *Timers) MoveKey(ctx context.Context, key keys.Key, to time.Time) (Moved
 			done.Held++
 		case query.StateOwed, query.StateFiring:
 			done.TooLate++
-		case query.StatePending: // is among those
+		case query.StatePending: // among the timers found
 		}
 	}
 	return done, err
 }
 
-// CancelKey cancels the timers of a key that are due until a time: one that was set since and is due later stays. The zero Time means
-// all of them, and of a repetition whichever occurrence is pending by now.
+// CancelKey cancels the timers of a key that are due until a time. A timer that was set since and is due later stays.
+// The zero Time means all timers of the key, and the pending occurrence of a repetition, whatever its number is by now.
 func (t *Timers) CancelKey(ctx context.Context, key string, until time.Time) (client.Outcome, error) {
 	if until.IsZero() {
 		return t.client.Cancel(ctx, key)
@@ -298,7 +303,7 @@ func (t *Timers) CancelKey(ctx context.Context, key string, until time.Time) (cl
 	return results[0].Outcome, err
 }
 
-// pages calls yield for one stretch of a selection after the other.
+// pages calls yield with one page of a selection after the other.
 func (t *Timers) pages(ctx context.Context, sel Selection, yield func(query.Page) bool) error {
 	if len(sel.Chosen) == 0 {
 		return query.Names(ctx, t.schedule, sel.Query, yield)
@@ -311,10 +316,10 @@ func (t *Timers) pages(ctx context.Context, sel Selection, yield func(query.Page
 	return nil
 }
 
-// leftOut is the partitions with timers that were found, but could not be worked on as their slots were moving by then.
+// leftOut has the partitions with timers that were found but not changed, because their slots began to move.
 type leftOut map[keys.Partition]bool
 
-// takes tells whether an error about a timer says that its slot is moving, and if so notes that.
+// takes reports whether an error about a timer means that its slot is moving, and notes the partition.
 func (l leftOut) takes(p keys.Partition, err error) bool {
 	if !schedule.IsMoving(err) {
 		return false
@@ -323,7 +328,8 @@ func (l leftOut) takes(p keys.Partition, err error) bool {
 	return true
 }
 
-// error returns what a search has ended with, or that slots were moving. It may have come to some of them that were moving by then.
+// error returns the search's error, or a MovingError for the partitions left out. The search may have reached some of
+// them before their slots moved.
 func (l leftOut) error(searched error) error {
 	slots := len(l)
 	if moving, is := errors.AsType[*query.MovingError](searched); is {
@@ -334,12 +340,14 @@ func (l leftOut) error(searched error) error {
 	return &query.MovingError{Slots: slots}
 }
 
-// pass looks at all timers of the selection once and calls act with a batch of them at a time. It returns whether there may be more.
-func (t *Timers) pass(ctx context.Context, sel Selection, act func(context.Context, []query.Timer, leftOut) error) (cut bool, err error) {
+// pass searches the timers of the selection once and calls act with a batch of them at a time. It reports whether there
+// may be more.
+func (t *Timers) pass(ctx context.Context, sel Selection, act func(context.Context, []query.Timer,
+	leftOut) error) (cut bool, err error) {
 	var found []query.Timer
 	var failed error
 	left := leftOut{}
-	// It goes on with a batch when ctx ends, so that what came of that is known.
+	// It finishes a batch after ctx ends, so that its results are known.
 	flush := func(n int) error {
 		some := found[:n]
 		found = found[n:]
@@ -362,7 +370,7 @@ func (t *Timers) pass(ctx context.Context, sel Selection, act func(context.Conte
 	if failed == nil && len(found) > 0 {
 		failed = flush(len(found))
 	}
-	if failed == nil { // what is not on the move is done
+	if failed == nil { // all but moving slots is done
 		failed = left.error(err)
 	}
 	return cut, failed

@@ -44,7 +44,8 @@ func (w *timerWorld) set(app string, n int, in time.Duration) time.Time {
 	var settings []client.Setting
 	for i := range n {
 		settings = append(settings, client.Setting{
-			Key: fmt.Sprintf("%s:m:t:%d", app, i), Payload: []byte("p"), When: client.After(in + time.Duration(i)*time.Millisecond),
+			Key: fmt.Sprintf("%s:m:t:%d", app, i), Payload: []byte("p"),
+			When: client.After(in + time.Duration(i)*time.Millisecond),
 		})
 	}
 	results, err := w.client.SetMany(w.t.Context(), settings)
@@ -93,7 +94,7 @@ func TestCountAndCancel(t *testing.T) {
 	if claimed.Err != nil || len(claimed.Firings) != 5 {
 		t.Fatalf("%+v", claimed)
 	}
-	w.await(w.set("shop", 3, time.Millisecond)) // owed, beside those that are firing
+	w.await(w.set("shop", 3, time.Millisecond)) // owed, beside firing ones
 	w.set("shop", 2, time.Hour)                 // and the owed ones of these make room
 	last := w.set("shop2", 1, time.Hour)
 	key, err := keys.Parse("shop:m:t:0")
@@ -108,12 +109,14 @@ func TestCountAndCancel(t *testing.T) {
 	found, err := w.Count(ctx, of("shop"), func(admin.TimerCount) {})
 	counted := of("shop")
 	counted.Before = retry.Due.Add(time.Millisecond).Time()
-	if want := (admin.TimerCount{Timers: 11, Late: 8, Last: retry.Due.Time(), Looked: 12, Total: 12, Counted: counted}); err != nil || !reflect.DeepEqual(found, want) {
+	if want := (admin.TimerCount{Timers: 11, Late: 8, Last: retry.Due.Time(), Looked: 12, Total: 12,
+		Counted: counted}); err != nil || !reflect.DeepEqual(found, want) {
 		t.Errorf("%+v, %v; want %+v", found, err, want)
 	}
 	early := of("shop")
 	early.Before = last.Add(time.Minute)
-	if found, err := w.Count(ctx, early, func(admin.TimerCount) {}); err != nil || found.Timers != 10 || found.Late != 8 || !found.Counted.Before.Before(last.Add(2*time.Second)) {
+	if found, err := w.Count(ctx, early, func(admin.TimerCount) {}); err != nil || found.Timers != 10 ||
+		found.Late != 8 || !found.Counted.Before.Before(last.Add(2*time.Second)) {
 		t.Errorf("before the retry: %+v, %v", found, err)
 	}
 	done, err := w.Cancel(ctx, early, ignore)
@@ -138,7 +141,7 @@ func TestCountAndCancel(t *testing.T) {
 	}
 }
 
-// An interruption ends it between two batches, and what is said of them is true. Called again it goes on.
+// An interruption ends it between two batches, and the counts are true. Called again it goes on.
 func TestCancelIsInterrupted(t *testing.T) {
 	t.Parallel()
 	w := newTimerWorld(t, testenv.Redis(t).Client())
@@ -152,7 +155,8 @@ func TestCancelIsInterrupted(t *testing.T) {
 			cancel()
 		}
 	})
-	if !errors.Is(err, context.Canceled) || done.Cancelled == 0 || done.Cancelled != n-w.left("shop") || !done.Until.Before(last) {
+	if !errors.Is(err, context.Canceled) || done.Cancelled == 0 || done.Cancelled != n-w.left("shop") ||
+		!done.Until.Before(last) {
 		t.Errorf("%+v, %v; %d are left", done, err, w.left("shop"))
 	}
 	rest, err := w.Cancel(t.Context(), of("shop"), ignore)
@@ -161,7 +165,7 @@ func TestCancelIsInterrupted(t *testing.T) {
 	}
 }
 
-// Without the library nothing is cancelled, and the error says why.
+// Without the library nothing is cancelled, and the error has the reason.
 func TestCancelWithoutTheLibrary(t *testing.T) {
 	t.Parallel()
 	w := newTimerWorld(t, testenv.Redis(t).Client())
@@ -169,7 +173,8 @@ func TestCancelWithoutTheLibrary(t *testing.T) {
 	if err := w.rdb.FunctionFlush(t.Context()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if done, err := w.Cancel(t.Context(), of("shop"), ignore); !errors.Is(err, client.ErrNoLibrary) || done != (admin.Cancelled{}) {
+	if done, err := w.Cancel(t.Context(), of("shop"), ignore); !errors.Is(err, client.ErrNoLibrary) ||
+		done != (admin.Cancelled{}) {
 		t.Errorf("%+v, %v", done, err)
 	}
 	if n := w.left("shop"); n != 300 {
@@ -217,7 +222,7 @@ func TestCancelAtScale(t *testing.T) {
 	t.Parallel()
 	w := newTimerWorld(t, testenv.Redis(t).Client())
 	ctx := t.Context()
-	const n = 100_500 // over what a listing knows of them
+	const n = 100_500 // over the limit of a listing
 	w.owe(n, names("shop", n)...)
 	found, err := w.Count(ctx, of("shop"), func(admin.TimerCount) {})
 	if err != nil || !found.Cut || found.Timers >= n {
@@ -316,7 +321,8 @@ func TestCancelByQuery(t *testing.T) {
 		{query.Query{Prefix: "shop:m:t:1", States: []query.State{query.StateHeld}}, 0, 201},
 		{query.Query{Prefix: "shop:m:t:1", From: later.Add(-time.Minute)}, 1, 200}, // the retry, and not the key's own
 		{query.Query{Prefix: "shop:m:t:1", Before: later}, 111, 89},
-		{query.Query{Namespace: keys.Namespace{App: "shop"}, ID: "99", States: []query.State{query.StatePending}}, 1, 88},
+		{query.Query{Namespace: keys.Namespace{App: "shop"}, ID: "99", States: []query.State{query.StatePending}}, 1,
+			88},
 	} {
 		found, err := w.Count(ctx, admin.Selection{Query: c.q}, func(admin.TimerCount) {})
 		if err != nil || found.Timers != c.want {

@@ -9,13 +9,13 @@ import (
 	"time"
 )
 
-// Moment is a point in time: an instant, or so long from now.
+// Moment is an instant, or a duration from now.
 type Moment struct {
-	at time.Time // the zero Time: it is in from now
+	at time.Time // the zero Time: in counts, from now
 	in time.Duration
 }
 
-// ParseMoment reads what an operator writes in a terminal or in a form: a duration with days, an instant, or @unix-ms.
+// ParseMoment reads a moment as an operator types it: a duration with days, an instant, or @unix-ms.
 func ParseMoment(s string) (Moment, error) {
 	if ms, ok := strings.CutPrefix(s, "@"); ok {
 		n, err := strconv.ParseInt(ms, 10, 64)
@@ -30,16 +30,17 @@ func ParseMoment(s string) (Moment, error) {
 	if t, err := time.Parse(time.RFC3339, s); err == nil {
 		return Moment{at: t}, nil
 	}
-	return Moment{}, fmt.Errorf("%q: want a duration such as 90s, 1h30m or 30d, an instant such as 2026-11-20T09:00:00Z, or @unix-ms", s)
+	return Moment{}, fmt.Errorf(
+		"%q: want a duration such as 90s, 1h30m or 30d, an instant such as 2026-11-20T09:00:00Z, or @unix-ms", s)
 }
 
-// Instant returns the instant; ok is false if the moment is so long from now.
+// Instant returns the instant; ok is false for a duration.
 func (m Moment) Instant() (at time.Time, ok bool) { return m.at, !m.at.IsZero() }
 
-// In returns how long from now it is; 0 for an instant.
+// In returns the duration from now; 0 for an instant.
 func (m Moment) In() time.Duration { return m.in }
 
-// From returns the instant, where a duration begins now.
+// From returns the instant; a duration begins at now.
 func (m Moment) From(now time.Time) time.Time {
 	if m.at.IsZero() {
 		return now.Add(m.in)
@@ -47,11 +48,11 @@ func (m Moment) From(now time.Time) time.Time {
 	return m.at
 }
 
-// ErrDuration says what a duration looks like.
+// ErrDuration is the error of a malformed duration.
 var ErrDuration = errors.New("want a duration such as 90s, 1h30m or 30d")
 
-// ParseDuration reads a duration as Go writes it, with days of 24 hours before it: 90s, 1h30m, 30d, 1d12h. Spaces between the
-// parts are ignored. Its error is ErrDuration.
+// ParseDuration reads a duration as Go writes it, with days of 24 hours before it: 90s, 1h30m, 30d, 1d12h. Spaces
+// between the parts are ignored. Its error is ErrDuration.
 func ParseDuration(s string) (time.Duration, error) {
 	text := strings.ReplaceAll(s, " ", "")
 	rest, negative := strings.CutPrefix(text, "-")
@@ -66,7 +67,7 @@ func ParseDuration(s string) (time.Duration, error) {
 	if strings.Trim(whole, "0123456789.") != "" || strings.HasPrefix(rest, "-") || strings.HasPrefix(rest, "+") {
 		return 0, ErrDuration
 	}
-	hours, err := time.ParseDuration(whole + "h") // has the right syntax, and 24th part
+	hours, err := time.ParseDuration(whole + "h") // the syntax is right, the value a 24th
 	if err != nil || hours > math.MaxInt64/24 {
 		return 0, ErrDuration
 	}

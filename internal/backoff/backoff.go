@@ -1,5 +1,4 @@
-// Package backoff paces what is tried until it works: the delays grow, differ from process to process, and are logged
-// in one way.
+// Package backoff paces retries: the delays grow, differ from process to process, and are logged in one way.
 package backoff
 
 import (
@@ -9,17 +8,17 @@ import (
 	"time"
 )
 
-// repeatEvery is how often a failure that goes on unchanged is logged again.
+// repeatEvery is the interval of log lines about an unchanged failure.
 const repeatEvery = time.Minute
 
-// Policy is how long to wait after failures in a row: First after the first one, then twice as long each time, up to
-// Longest. A delay is up to a fifth shorter than that, at random, so that processes that failed together do not come
-// back together.
+// Policy gives the delay after failures in a row: First after the first one, then twice as long each time, up to
+// Longest. Each delay is shortened by up to a fifth, at random, so that processes that failed together do not come back
+// together.
 type Policy struct {
 	First, Longest time.Duration
 }
 
-// Delay returns how long to wait after that many failures in a row. It is 0 for none.
+// Delay returns the delay after that many failures in a row; 0 for none.
 func (p Policy) Delay(failures int) time.Duration {
 	if failures < 1 {
 		return 0
@@ -31,20 +30,20 @@ func (p Policy) Delay(failures int) time.Duration {
 	return delay - rand.N(delay/5+1)
 }
 
-// Backoff counts the failures of one loop and logs them. Set Policy and Logger first; the other fields of the zero
-// value are fine. It is for one goroutine at a time.
+// Backoff counts the failures of one loop and logs them. Set Policy and Logger first. It is for one goroutine at a
+// time.
 type Backoff struct {
 	Policy
 	Logger *slog.Logger
 
 	failures int
-	since    time.Time // when the first of these failures was
-	said     string    // the error that was logged last
+	since    time.Time // time of the first of these failures
+	said     string    // the last error logged
 	saidAt   time.Time
 }
 
-// Fail notes a failure and returns how long to wait before the next try. It logs message as a warning, with args, err,
-// attempt and delay, if err reads otherwise than the last time or a minute has gone by.
+// Fail notes a failure and returns the delay before the next try. It logs message as a warning, with args, err, attempt
+// and delay, if err has another text than the last time, or a minute has passed.
 func (b *Backoff) Fail(message string, err error, args ...any) time.Duration {
 	b.failures++
 	if b.failures == 1 {
@@ -53,12 +52,13 @@ func (b *Backoff) Fail(message string, err error, args ...any) time.Duration {
 	delay := b.Delay(b.failures)
 	if text := err.Error(); text != b.said || time.Since(b.saidAt) >= repeatEvery {
 		b.said, b.saidAt = text, time.Now()
-		b.Logger.Warn(message, append(args, "err", err, "attempt", b.failures, "delay", delay)...) //nolint:sloglint // the caller's constant
+		args = append(args, "err", err, "attempt", b.failures, "delay", delay)
+		b.Logger.Warn(message, args...) //nolint:sloglint // the caller's constant
 	}
 	return delay
 }
 
-// Succeed ends a row of failures. It returns how long that was, or 0 where there was none.
+// Succeed ends a row of failures. It returns the length of the row, or 0 if there was none.
 func (b *Backoff) Succeed() time.Duration {
 	if b.failures == 0 {
 		return 0

@@ -31,7 +31,7 @@ func TestDelayGrowsUpToTheLongest(t *testing.T) {
 	}
 }
 
-func TestFailLogsWhatIsNew(t *testing.T) {
+func TestFailLogsNewErrors(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer

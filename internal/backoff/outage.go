@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// Outage remembers since when something has failed, without a success in between. The zero value has seen no failure.
-// It is for one goroutine at a time.
+// Outage remembers since when something has been failing without a success. The zero value is ready. It is for one
+// goroutine at a time.
 type Outage struct {
 	since time.Time
 	err   error // of the last failure; nil after a success
 }
 
-// Note takes in how a try ended: nil is a success.
+// Note notes the result of a try: nil is a success.
 func (o *Outage) Note(err error) {
 	if err != nil && o.err == nil {
 		o.since = time.Now()
@@ -20,7 +20,8 @@ func (o *Outage) Note(err error) {
 	o.err = err
 }
 
-// Err returns nil unless the failures have lasted for a time; then how long they have, and the last one.
+// Err returns nil unless the failures have lasted for atLeast; otherwise an error with their duration, and the last
+// failure.
 func (o *Outage) Err(atLeast time.Duration) error {
 	lasted := time.Since(o.since)
 	if o.err == nil || lasted < atLeast {

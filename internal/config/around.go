@@ -8,12 +8,12 @@ import (
 	"unicode/utf8"
 )
 
-// trim cuts off what files and shells leave around a value: white space, line ends and byte order marks.
+// trim cuts off the leavings of files and shells around a value: white space, line ends and byte order marks.
 func trim(value string) string {
 	return strings.TrimFunc(value, func(r rune) bool { return unicode.IsSpace(r) || r == '\ufeff' })
 }
 
-// secret is the tag of a field whose white space may be meant: it loses line ends alone.
+// secret is the tag of a field whose white space may be part of the value: trim cuts line ends only.
 const secret = "secret"
 
 // trimFields trims the texts of a struct and of the structs in it.
@@ -32,7 +32,7 @@ func trimFields(fields reflect.Value) {
 	}
 }
 
-// quotes are what a value may stand in: those of shells and of word processors.
+// quotes are the quotation marks of shells and word processors.
 const quotes = "\"'`“”‘’„«»"
 
 // isQuoted reports whether a value begins and ends with a quote.

@@ -7,8 +7,9 @@ import (
 	"github.com/timerd-io/timerd/internal/diag"
 )
 
-// Clients returns how an operator's commands reach the servers. Where sentinels name the server, one of them is asked; where a cluster has
-// several, none is known. It says nothing of users: timerd's own may seldom run these commands.
+// Clients returns the options with which an operator's commands reach the servers. With Sentinel they name one of the
+// sentinels; with a cluster of several nodes they name no server, because none is known. They name no users, because
+// timerd's own user may seldom run these commands.
 func (c Config) Clients() diag.Clients {
 	clients := diag.Clients{DB: c.Redis.DB, TLS: c.Redis.TLS != nil}
 	switch c.Redis.Mode {
@@ -17,6 +18,7 @@ func (c Config) Clients() diag.Clients {
 	case Sentinel:
 		clients.Sentinel, clients.Master = c.Redis.FirstAddr, c.Redis.Sentinel.MasterName
 	}
+	clients.Context = c.NATS.Context
 	var all []string
 	for entry := range strings.SplitSeq(c.NATS.FromOutside().URL, ",") {
 		if u, err := url.Parse(entry); err == nil && u.Host != "" {

@@ -1,5 +1,5 @@
-// Package config reads the environment, and it alone does: the TIMERD_ variables, what they may say, and
-// what is wrong with them. Everybody else is given a value of this package.
+// Package config reads the environment, and is the only package to do so: the TIMERD_ variables, their allowed values,
+// and their faults. Every other package gets a value of this one.
 //
 // A new setting is a field of environment, which makes it known and documented, and a field of [Redis],
 // [NATS], [Service] or [Log], which its parse function fills in or reports.
@@ -23,11 +23,11 @@ import (
 // prefix begins the name of every variable that timerd reads.
 const prefix = "TIMERD"
 
-// minDuplicates is the shortest duplicate window that any lease is fine with.
+// minDuplicates is the shortest duplicate window that suits any lease.
 const minDuplicates = 30 * time.Second
 
-// environment has the variables as text. envconfig finds them and the parse functions judge them, so
-// that every fault is found, none hides another one, and none prints a secret.
+// environment has the variables as text. envconfig finds them and the parse functions judge them, so that every fault
+// is reported, and no message holds a secret.
 type environment struct {
 	Redis struct {
 		URL  string `default:"redis://127.0.0.1:6379/0" desc:"go-redis URL: redis://, rediss:// or unix://; in sentinel and cluster mode with go-redis's own URL parameters"`
@@ -37,11 +37,12 @@ type environment struct {
 		Key  string `desc:"file with the private key of that certificate, in PEM"`
 	}
 	NATS struct {
-		URL   string `default:"nats://127.0.0.1:4222" desc:"one or more NATS URLs, separated by commas; or embedded[://[user:password@]host:port], a server within timerd that keeps its streams in TIMERD_DATA_DIR; other machines need the password"`
-		Creds string `desc:"file with NATS credentials"`
-		CA    string `desc:"file with the certificate authorities of the NATS server, in PEM"`
-		Cert  string `desc:"file with the client certificate for NATS, in PEM"`
-		Key   string `desc:"file with the private key of that certificate, in PEM"`
+		URL     string `default:"nats://127.0.0.1:4222" desc:"one or more NATS URLs, separated by commas; or embedded[://[user:password@]host:port], a server within timerd that keeps its streams in TIMERD_DATA_DIR; other machines need the password"`
+		Context string `desc:"name of a context of the nats command, or the path of its file, instead of the URL, the credentials and the files for TLS"`
+		Creds   string `desc:"file with NATS credentials"`
+		CA      string `desc:"file with the certificate authorities of the NATS server, in PEM"`
+		Cert    string `desc:"file with the client certificate for NATS, in PEM"`
+		Key     string `desc:"file with the private key of that certificate, in PEM"`
 	}
 	DataDir        string `split_words:"true" desc:"directory of the embedded NATS server's streams"`
 	Namespaces     string `desc:"the keys that are timers: a comma-separated list of app[:module[:type]], * for any"`
@@ -78,9 +79,9 @@ type Config struct {
 	Console Console
 	Log     Log
 
-	// ProcessorsChosen says that the environment tells Go how many processors to use.
+	// ProcessorsChosen is set if the environment sets the number of processors that Go uses.
 	ProcessorsChosen bool
-	// Warnings names variables that nobody reads, and settings without effect. It holds no secrets.
+	// Warnings names unknown variables, and settings without effect. It holds no secrets.
 	Warnings []string
 }
 
@@ -92,8 +93,7 @@ func (c Config) Streams() streams.Config {
 	return s
 }
 
-// Section is a part of the configuration. A command that needs only some of them reads only those, and
-// faults elsewhere do not stop it.
+// Section is a part of the configuration. A command reads only the sections it needs; faults elsewhere do not stop it.
 type Section uint8
 
 // The sections, to be combined with |.
@@ -102,9 +102,9 @@ const (
 	SectionRedis           // how to connect to Redis
 	SectionNATS            // how to connect to NATS, and the names of the streams
 	SectionRetry           // TIMERD_RETRY alone
-	SectionService         // what only a running timerd needs, with SectionRetry
-	SectionDeliver         // what only timerd deliver needs
-	SectionConsole         // what only timerd console needs, with SectionRetry
+	SectionService         // the settings of a running timerd, with SectionRetry
+	SectionDeliver         // the settings of timerd deliver
+	SectionConsole         // the settings of timerd console, with SectionRetry
 )
 
 // Read reads and judges some sections of the environment. Its error is an [*Error].
@@ -112,24 +112,24 @@ func Read(sections Section) (Config, error) {
 	return read(sections, func(*environment) {})
 }
 
-// Dev is what `timerd dev` decides in place of the environment.
+// Dev has the settings that `timerd dev` chooses itself.
 type Dev struct {
 	RedisURL string // of a standalone Redis
-	NATSAddr string // where the embedded NATS server listens, host:port
+	NATSAddr string // address of the embedded NATS server, host:port
 	DataDir  string // of the embedded NATS server
 	HTTPAddr string // host:port
 
 	ConsoleAddr string // host:port, or off
 }
 
-// Read reads the environment for everything that dev leaves open. Every key is a timer, and unless the environment says
-// otherwise only warnings are logged: the firings are what is to be seen. Its error is an [*Error].
+// Read reads all other settings from the environment. Every key is a timer. By default only warnings are logged, so
+// that firings stand out. Its error is an [*Error].
 func (d Dev) Read() (Config, error) {
 	return read(SectionLog|SectionRedis|SectionNATS|SectionService, func(env *environment) {
 		env.Redis.URL, env.Redis.Mode = d.RedisURL, string(Standalone)
 		env.Redis.CA, env.Redis.Cert, env.Redis.Key = "", "", ""
 		env.NATS.URL, env.DataDir = embedded+"://"+d.NATSAddr, d.DataDir
-		env.NATS.Creds, env.NATS.CA, env.NATS.Cert, env.NATS.Key = "", "", "", ""
+		env.NATS.Context, env.NATS.Creds, env.NATS.CA, env.NATS.Cert, env.NATS.Key = "", "", "", "", ""
 		env.StreamReplicas = "1"
 		env.Namespaces = "*"
 		env.HTTPAddr = d.HTTPAddr
@@ -140,7 +140,7 @@ func (d Dev) Read() (Config, error) {
 	})
 }
 
-// read reads the environment, has it changed, and judges the given sections of it. Its error is an [*Error].
+// read reads the environment, applies override, and validates the given sections. Its error is an [*Error].
 func read(sections Section, override func(*environment)) (Config, error) {
 	env := &environment{}
 	if err := envconfig.Process(prefix, env); err != nil {
@@ -158,8 +158,15 @@ func read(sections Section, override func(*environment)) (Config, error) {
 	}
 	if sections&SectionNATS != 0 {
 		c.NATS = parseNATS(env, &f)
-		if c.NATS.Embedded && env.NATS.Creds+env.NATS.CA+env.NATS.Cert+env.NATS.Key != "" {
-			c.Warnings = append(c.Warnings, "TIMERD_NATS_CREDS, _CA, _CERT and _KEY have no effect: the NATS server is embedded")
+		others := env.NATS.Creds+env.NATS.CA+env.NATS.Cert+env.NATS.Key != ""
+		_, hasURL := os.LookupEnv(prefix + "_NATS_URL")
+		switch {
+		case env.NATS.Context != "" && (hasURL || others):
+			c.Warnings = append(c.Warnings,
+				"TIMERD_NATS_URL, _CREDS, _CA, _CERT and _KEY have no effect: TIMERD_NATS_CONTEXT is set")
+		case c.NATS.Embedded && others:
+			c.Warnings = append(c.Warnings,
+				"TIMERD_NATS_CREDS, _CA, _CERT and _KEY have no effect: the NATS server is embedded")
 		}
 	}
 	if sections&SectionService != 0 {
@@ -193,14 +200,14 @@ func read(sections Section, override func(*environment)) (Config, error) {
 	return c, nil
 }
 
-// defaultDeliverAddr is where timerd deliver answers unless TIMERD_HTTP_ADDR says otherwise: beside a timerd on the same
-// machine.
+// defaultDeliverAddr is the default HTTP address of timerd deliver: free beside a timerd on the same machine.
 const defaultDeliverAddr = "127.0.0.1:8081"
 
-// defaultConsoleAddr is where timerd console is unless TIMERD_CONSOLE_ADDR says otherwise.
+// defaultConsoleAddr is the default address of timerd console.
 const defaultConsoleAddr = "127.0.0.1:8090"
 
-// Variable returns an environment variable that a file names, without white space around it, and whether it is set.
+// Variable returns an environment variable that a file names, without white space around it, and reports whether it is
+// set.
 func Variable(name string) (string, bool) {
 	value, ok := os.LookupEnv(name)
 	return trim(value), ok
@@ -210,7 +217,7 @@ func Variable(name string) (string, bool) {
 type Error struct{ Faults []error }
 
 func (e *Error) Error() string {
-	text := "the configuration has a fault:"
+	text := "the configuration has 1 fault:"
 	if n := len(e.Faults); n > 1 {
 		text = fmt.Sprintf("the configuration has %d faults:", n)
 	}
@@ -222,22 +229,23 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() []error { return e.Faults }
 
-// faults collects what is wrong. Its methods take the name of a variable without the prefix.
+// faults collects the faults. Its methods take the name of a variable without the prefix.
 type faults struct {
 	errs   []error
-	quoted map[string]bool // variables in quotes whose faults have not said so
+	quoted map[string]bool // variables in quotes, until a fault mentions the quotes
 }
 
 // report adds a fault of a variable, which begins with its name.
 func (f *faults) report(name string, fault error) {
 	if f.quoted[name] {
-		fault = fmt.Errorf("%w (it is in quotes, which files of variables keep, as docker's --env-file does: leave them out)", fault)
+		fault = fmt.Errorf("%w (it is in quotes, which files of variables keep, as docker's --env-file does: leave "+
+			"them out)", fault)
 		delete(f.quoted, name)
 	}
 	f.errs = append(f.errs, fault)
 }
 
-// add reports a value that may be shown.
+// add reports a bad value that may be shown.
 func (f *faults) add(name, value, want string) {
 	if value == "" {
 		f.report(name, fmt.Errorf("%s_%s is empty: want %s", prefix, name, want))
@@ -267,7 +275,7 @@ func (f *faults) addAll(name string, err error) {
 	}
 }
 
-// IsHostPort tells whether s is host:port with a port number.
+// IsHostPort reports whether s is host:port with a port number.
 func IsHostPort(s string) bool {
 	host, port, err := net.SplitHostPort(s)
 	if err != nil || strings.ContainsAny(host, quotes) {

@@ -1,15 +1,11 @@
 package config
 
 import (
-	"fmt"
 	"os"
-	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/testenv"
@@ -37,10 +33,12 @@ func TestConfigDefaults(t *testing.T) {
 	if got := s.Retry.String(); got != policy.DefaultRetry {
 		t.Errorf("retry policies %s", got)
 	}
-	if !s.PayloadAttempt || s.EventData != "" || c.NATS.Streams.MaxAge != 7*24*time.Hour || c.NATS.Streams.MaxBytes != 0 || c.NATS.Streams.Replicas != 1 {
+	if !s.PayloadAttempt || s.EventData != "" || c.NATS.Streams.MaxAge != 7*24*time.Hour ||
+		c.NATS.Streams.MaxBytes != 0 || c.NATS.Streams.Replicas != 1 {
 		t.Errorf("events: %+v, %+v", s, c.NATS.Streams)
 	}
-	if s.SweepInterval != time.Second || s.Lease != 10*time.Second || s.MaxPayload != 262144 || !s.KeyspaceEvents || s.HTTPAddr != "127.0.0.1:8080" {
+	if s.SweepInterval != time.Second || s.Lease != 10*time.Second || s.MaxPayload != 262144 || !s.KeyspaceEvents ||
+		s.HTTPAddr != "127.0.0.1:8080" {
 		t.Errorf("service: %+v", s)
 	}
 	if !s.Namespaces.Match(keys.Key{App: "a", Module: "b", Type: "c", ID: "d"}) {
@@ -227,9 +225,11 @@ func TestConfigValues(t *testing.T) {
 func TestConfigTellsEveryFaultAtOnce(t *testing.T) {
 	testenv.SetVariables(t, map[string]string{
 		"TIMERD_REDIS_URL": "tcp://x", "TIMERD_NATS_URL": "udp://x", "TIMERD_NAMESPACES": "a:b:c:d,,*x",
-		"TIMERD_RETRY": "x", "TIMERD_SWEEP_INTERVAL": "x", "TIMERD_LEASE": "x", "TIMERD_MAX_PAYLOAD": "x", "TIMERD_KEYSPACE_EVENTS": "x",
-		"TIMERD_SUBJECT_PREFIX": "*", "TIMERD_STREAM": "*", "TIMERD_HTTP_ADDR": "x",
-		"TIMERD_CONSOLE_ADDR": "x", "TIMERD_CONSOLE_ACTIONS": "x", "TIMERD_CONSOLE_HOSTS": "x/", "TIMERD_CONSOLE_PROXIES": "x", "TIMERD_LOG_LEVEL": "x", "TIMERD_LOG_FORMAT": "x",
+		"TIMERD_RETRY": "x", "TIMERD_SWEEP_INTERVAL": "x", "TIMERD_LEASE": "x", "TIMERD_MAX_PAYLOAD": "x",
+		"TIMERD_KEYSPACE_EVENTS": "x",
+		"TIMERD_SUBJECT_PREFIX":  "*", "TIMERD_STREAM": "*", "TIMERD_HTTP_ADDR": "x",
+		"TIMERD_CONSOLE_ADDR": "x", "TIMERD_CONSOLE_ACTIONS": "x", "TIMERD_CONSOLE_HOSTS": "x/",
+		"TIMERD_CONSOLE_PROXIES": "x", "TIMERD_LOG_LEVEL": "x", "TIMERD_LOG_FORMAT": "x",
 		"TIMERD_NATS_CREDS": "/x", "TIMERD_NATS_CA": "/x", "TIMERD_NATS_CERT": "/x", "TIMERD_NATS_KEY": "/x",
 	})
 	_, err := Read(sectionAll)
@@ -251,17 +251,21 @@ func TestConfigTellsEveryFaultAtOnce(t *testing.T) {
 }
 
 func TestConfigChecksTheURLOfABadMode(t *testing.T) {
-	testenv.SetVariables(t, map[string]string{"TIMERD_REDIS_MODE": "replica", "TIMERD_REDIS_URL": "redis://127.0.0.1/x"})
+	testenv.SetVariables(t, map[string]string{"TIMERD_REDIS_MODE": "replica",
+		"TIMERD_REDIS_URL": "redis://127.0.0.1/x"})
 	_, err := Read(SectionRedis)
-	if err == nil || !strings.Contains(err.Error(), "TIMERD_REDIS_MODE") || !strings.Contains(err.Error(), "TIMERD_REDIS_URL") {
+	if err == nil || !strings.Contains(err.Error(), "TIMERD_REDIS_MODE") ||
+		!strings.Contains(err.Error(), "TIMERD_REDIS_URL") {
 		t.Errorf("want both faults, got: %v", err)
 	}
 }
 
 // A cluster of Valkey 9 may have further databases, which timerd does not serve.
 func TestConfigRefusesADatabaseOfACluster(t *testing.T) {
-	testenv.SetVariables(t, map[string]string{"TIMERD_REDIS_MODE": "cluster", "TIMERD_REDIS_URL": "redis://127.0.0.1/3"})
-	if _, err := Read(SectionRedis); err == nil || !strings.Contains(err.Error(), "database 3: timerd serves database 0 of a cluster") {
+	testenv.SetVariables(t, map[string]string{"TIMERD_REDIS_MODE": "cluster",
+		"TIMERD_REDIS_URL": "redis://127.0.0.1/3"})
+	if _, err := Read(SectionRedis); err == nil || !strings.Contains(err.Error(),
+		"database 3: timerd serves database 0 of a cluster") {
 		t.Errorf("got: %v", err)
 	}
 }
@@ -273,183 +277,13 @@ func TestConfigReadsOnlyWhatIsNeeded(t *testing.T) {
 	}
 }
 
-// What a file, a shell or a secret made by echo leaves around a value is not part of it.
-func TestConfigTrimsValues(t *testing.T) {
-	plain := map[string]string{
-		"REDIS_URL": "rediss://u:p@redis.example:6380/1", "REDIS_MODE": "standalone", "REDIS_CA": "", "NATS_URL": "nats://a.example:4222, nats://b.example:4222",
-		"NATS_CREDS": "config_test.go", "NAMESPACES": "shop,pay", "RETRY": "shop=10s; *=alipay", "LATE": "shop=5m drop", "SWEEP_INTERVAL": "2s", "LEASE": "5s",
-		"MAX_PAYLOAD": "1000", "KEYSPACE_EVENTS": "off", "PAYLOAD_ATTEMPT": "off", "EVENT_DATA": "text", "SUBJECT_PREFIX": "prod.timers", "STREAM": "PROD",
-		"STREAM_MAX_AGE": "24h", "STREAM_MAX_BYTES": "2000000", "STREAM_REPLICAS": "3", "HTTP_ADDR": ":8080", "DATA_DIR": "data", "LOG_LEVEL": "warn", "LOG_FORMAT": "json",
-		"CONSOLE_ADDR": ":8081", "CONSOLE_PASSWORD": "p w", "CONSOLE_ACTIONS": "on", "CONSOLE_HOSTS": "timerd.example", "CONSOLE_PROXIES": "10.0.0.0/8",
-	}
-	read := func(before, after string) Config {
-		env := map[string]string{}
-		for name, value := range plain {
-			env[prefix+"_"+name] = before + value + after
-			if name == "CONSOLE_PASSWORD" {
-				env[prefix+"_"+name] = value + strings.Trim(after, " \t\u00a0")
-			}
-		}
-		testenv.SetVariables(t, env)
-		c, err := Read(sectionAll)
-		if err != nil {
-			t.Errorf("%q and %q around values: %v", before, after, err)
-		}
-		return c
-	}
-	for name := range slices.Values(knownVariables()) {
-		if _, ok := plain[name]; !ok && !slices.Contains([]string{"REDIS_CERT", "REDIS_KEY", "NATS_CA", "NATS_CERT", "NATS_KEY"}, name) {
-			t.Errorf("%s is not tried", name)
-		}
-	}
-	said := func(c Config) string {
-		return fmt.Sprint(c.Shared(), c.Redis.Shown, c.Redis.Standalone.Password, c.Redis.FirstAddr, c.NATS.URL, c.NATS.Creds, c.NATS.DataDir, c.Service.HTTPAddr, c.Log, c.Console.Addr,
-			c.Console.Hosts, c.Console.Proxies, c.Console.Password.Matches("p w"))
-	}
-	want := said(read("", ""))
-	for _, around := range [][2]string{{"", "\n"}, {"", "\r\n"}, {" ", " \n\n"}, {"\t", "\t"}, {"\u00a0", "\u00a0"}, {"\ufeff", "\n"}} {
-		if got := said(read(around[0], around[1])); got != want {
-			t.Errorf("%q around values:\n%s\nwant\n%s", around, got, want)
-		}
-	}
-}
-
-// Quotes in a file of variables are part of the value for docker. Each variable says so, once, and takes none of them.
-func TestConfigTellsOfQuotes(t *testing.T) {
-	for _, quote := range []string{`""`, "''", "``", "“”", "‘’", "„“"} {
-		open, size := utf8.DecodeRuneInString(quote)
-		env := map[string]string{}
-		for _, name := range knownVariables() {
-			env[prefix+"_"+name] = string(open) + "x" + quote[size:]
-		}
-		env["TIMERD_NATS_URL"] = string(open) + "nats://u:s3cr3t@a" + quote[size:]
-		env["TIMERD_NAMESPACES"] = string(open) + "shop,pay" + quote[size:]
-		testenv.SetVariables(t, env)
-		_, err := Read(sectionAll)
-		testenv.SetVariables(t, map[string]string{"TIMERD_NATS_URL": "embedded", "TIMERD_DATA_DIR": env["TIMERD_DATA_DIR"]})
-		_, dataErr := Read(SectionNATS)
-		text := fmt.Sprintf("%v\n%v", err, dataErr)
-		for _, name := range knownVariables() {
-			if name == "REDIS_KEY" || name == "NATS_KEY" {
-				continue // told together with the certificate
-			}
-			told := regexp.MustCompile(`(?m)^  TIMERD_`+name+`\b.* \(it is in quotes`).FindAllString(text, -1)
-			if len(told) != 1 {
-				t.Errorf("%s: %s says %d times that it is in quotes: %s", quote, name, len(told), text)
-			}
-		}
-		if strings.Contains(text, "s3cr3t") || !strings.Contains(text, "write ") {
-			t.Errorf("%s: %s", quote, text)
-		}
-	}
-}
-
-// Whatever is wrong with a URL, a password in it never shows.
-func TestConfigHidesSecrets(t *testing.T) {
-	const secret = "s3cr3t"
-	redisURLs := []string{
-		"redis://:s3cr3t@127.0.0.1:6379/0", "redis://user:s3cr3t@127.0.0.1:6379/0", "redis://s3cr3t@127.0.0.1:6379/0", "redis://s3cr3t:part2@127.0.0.1:6379/0",
-		"http://user:s3cr3t@127.0.0.1", "redis://user:s3cr3t@127.0.0.1/zero", "redis://user:s3cr3t@127.0.0.1/0?x=1",
-		"redis://user:s3cr3t@127.0.0.1:port/0", "redis//user:s3cr3t@127.0.0.1", "user:s3cr3t@127.0.0.1:6379",
-		"redis:user:s3cr3t@127.0.0.1", "redis://user:12/s3cr3t@127.0.0.1", "redis://user:a/s3cr3t@127.0.0.1",
-		"redis://user:12#s3cr3t@127.0.0.1", "redis://user:12?s3cr3t@127.0.0.1", "redis://us er:s3cr3t@127.0.0.1",
-		"redis://user:%zzs3cr3t@127.0.0.1", "redis://user:s3cr3t@", "redis://:s3cr3t", "://:s3cr3t@x", "redis://127.0.0.1/x?password=s3cr3t",
-		"redis://127.0.0.1/0?master_name=m&password=s3cr3t&db=x", "redis://127.0.0.1/0?master_name=m&username=u&password=s3cr3t",
-		"redis://user:s3cr3t\n@127.0.0.1", "redis://127.0.0.1/?password=a%40s3cr3t", "redis://:@s3cr3t@127.0.0.1/db",
-		"redis://u:s3cr3t@127.0.0.1/0?addr=:s3cr3t@x", "redis://127.0.0.1/0?sentinel_password=s3cr3t", "redis://127.0.0.1/0?foo=s3cr3t",
-		"redis://127.0.0.1/0?foo=x&foo=s3cr3t", "redis://127.0.0.1/0?master_name=m&sentinel_password=s3cr3t", "redis://127.0.0.1/0?disableIdentity=s3cr3t",
-		"redis://127.0.0.1/0?unstable_resp3=s3cr3t", "redis://127.0.0.1/0?Password=s3cr3t&db=1", "redis://127.0.0.1/0?pipeline_pool_size=s3cr3t",
-	}
-	natsURLs := []string{
-		"nats://s3cr3t@127.0.0.1", "nats://user:s3cr3t@127.0.0.1", "s3cr3t@127.0.0.1", "user:s3cr3t@127.0.0.1:4222",
-		"http://s3cr3t@127.0.0.1", "nats://s3cr3t@127.0.0.1:port", "nats://user:s3/s3cr3t@127.0.0.1,nats://x",
-		"nats://a?token=s3cr3t", "http://a?token=s3cr3t", "nats://a,nats://user:s3cr3t@", "wss://u:s3cr3t@a,nats://u:s3cr3t@b", "embedded://u:s3cr3t@127.0.0.1:4222",
-		"embedded://s3cr3t@0.0.0.0:4222", "embedded://:s3cr3t@0.0.0.0:4222", "embedded://u:s3cr3t@0.0.0.0", "embedded://u:s3/cr3t@0.0.0.0:1", "embedded://u:s3cr3t@h:1/x",
-	}
-	try := func(env map[string]string) {
-		env["TIMERD_NAMESPACES"] = "*"
-		env["TIMERD_PASWORD"] = secret // unknown: a warning without its value
-		testenv.SetVariables(t, env)
-		c, err := Read(sectionAll)
-		said := []string{c.Redis.Shown, c.NATS.Shown}
-		said = append(said, c.Warnings...)
-		if err != nil {
-			said = append(said, err.Error())
-		}
-		for _, text := range said {
-			if strings.Contains(text, secret) {
-				t.Errorf("%v: tells the secret: %s", env, text)
-			}
-		}
-	}
-	for _, u := range redisURLs {
-		for _, mode := range []Mode{Standalone, Sentinel, Cluster} {
-			try(map[string]string{"TIMERD_REDIS_URL": u, "TIMERD_REDIS_MODE": string(mode)})
-		}
-	}
-	for _, u := range natsURLs {
-		try(map[string]string{"TIMERD_NATS_URL": u})
-	}
-}
-
-func TestConfigEmbedded(t *testing.T) {
-	dir := filepath.Join(t.TempDir(), "data")
-	for value, listen := range map[string]string{"embedded": "", "embedded://127.0.0.1:4333": "127.0.0.1:4333"} {
-		testenv.SetVariables(t, map[string]string{"TIMERD_NATS_URL": value, "TIMERD_DATA_DIR": dir, "TIMERD_NATS_CREDS": "/x"})
-		c, err := Read(SectionNATS)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !c.NATS.Embedded || c.NATS.Listen != listen || c.NATS.DataDir != dir {
-			t.Errorf("%s: %+v", value, c.NATS)
-		}
-		if len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], "no effect") {
-			t.Errorf("warnings: %v", c.Warnings)
-		}
-	}
-	testenv.SetVariables(t, map[string]string{"TIMERD_NATS_URL": "embedded://4222", "TIMERD_DATA_DIR": dir})
-	if _, err := Read(SectionNATS); err == nil {
-		t.Error("embedded://4222 was accepted")
-	}
-}
-
-// Whoever reaches the server may do everything, so other machines need a password.
-func TestConfigEmbeddedCredentials(t *testing.T) {
-	read := func(url string) (NATS, error) {
-		testenv.SetVariables(t, map[string]string{"TIMERD_NATS_URL": url, "TIMERD_DATA_DIR": "data"})
-		c, err := Read(SectionNATS)
-		return c.NATS, err
-	}
-	for _, url := range []string{
-		"embedded", "embedded://127.0.0.1:4222", "embedded://127.8.8.8:0", "embedded://[::1]:4222", "embedded://localhost:4222",
-		"embedded://u:p@127.0.0.1:4222", "embedded://u:p@0.0.0.0:4222", "embedded://u:p@:4222", "embedded://u:p@[::]:4222", "embedded://u:p@timerd.example:4222",
-	} {
-		c, err := read(url)
-		if err != nil {
-			t.Errorf("%s: %v", url, err)
-		}
-		if has := strings.Contains(url, "@"); has != (c.User == "u" && c.Password == "p") || strings.Contains(c.Listen, "@") {
-			t.Errorf("%s: %+v", url, c)
-		}
-		if out := c.FromOutside(); strings.Contains(out.URL, "//:") || out.User != c.User || out.Password != c.Password {
-			t.Errorf("%s: from outside %+v", url, out)
-		}
-	}
-	for _, url := range []string{
-		"embedded://0.0.0.0:4222", "embedded://:4222", "embedded://[::]:4222", "embedded://10.0.0.1:4222", "embedded://timerd.example:4222",
-		"embedded://127.0.0.1.example:4222", "embedded://[::ffff:10.0.0.1]:4222",
-	} {
-		if _, err := read(url); err == nil || !strings.Contains(err.Error(), "without a password: want embedded://user:password@"+strings.TrimPrefix(url, "embedded://")) {
-			t.Errorf("%s: %v", url, err)
-		}
-	}
-	for _, url := range []string{"embedded://u@0.0.0.0:4222", "embedded://u@127.0.0.1:4222", "embedded://u:@127.0.0.1:4222", "embedded://:p@127.0.0.1:4222", "embedded://@0.0.0.0:4222"} {
-		if _, err := read(url); err == nil || !strings.Contains(err.Error(), "the user or the password is missing") {
-			t.Errorf("%s: %v", url, err)
-		}
-	}
-	if c, err := read("embedded://u:p%40%3A%2F@127.0.0.1:4222"); err != nil || c.Password != "p@:/" {
-		t.Errorf("an encoded password: %q, %v", c.Password, err)
+func TestChildEnvironment(t *testing.T) {
+	t.Parallel()
+	environ := []string{"PATH=/bin", "TIMERD_NATS_URL=nats://u:secret@n", "TIMERD_PASWORD=secret", "TIMERDS=2",
+		"A=TIMERD_"}
+	got, want := withoutSettings(environ), []string{"PATH=/bin", "TIMERDS=2", "A=TIMERD_"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
@@ -457,9 +291,12 @@ func TestUnknownVariables(t *testing.T) {
 	t.Parallel()
 	got := unknownVariables([]string{
 		"PATH=/bin", "TIMERDX=1", "TIMERD_NAMESPACES=*", "TIMERD_TEST_ANYTHING=1",
-		"TIMERD_SERVICE_HOST=10.0.0.1", "TIMERD_SERVICE_PORT=8080", "TIMERD_SERVICE_PORT_HTTP=8080", "TIMERD_PORT=tcp://10.0.0.1:8080",
-		"TIMERD_PORT_8080_TCP=tcp://10.0.0.1:8080", "TIMERD_PORT_8080_TCP_ADDR=10.0.0.1", "TIMERD_REDIS_SERVICE_HOST=10.0.0.2",
-		"TIMERD_REDIS=x", "TIMERD_PASSWORD=x", "TIMERD_NATS_CREDENTIALS=x", "TIMERD_NAMESPACE=*", "TIMERD_REDISURL=redis://:pw@x", "TIMERD_HTTP_PORT=80", "TIMERD_XYZZY=",
+		"TIMERD_SERVICE_HOST=10.0.0.1", "TIMERD_SERVICE_PORT=8080", "TIMERD_SERVICE_PORT_HTTP=8080",
+		"TIMERD_PORT=tcp://10.0.0.1:8080",
+		"TIMERD_PORT_8080_TCP=tcp://10.0.0.1:8080", "TIMERD_PORT_8080_TCP_ADDR=10.0.0.1",
+		"TIMERD_REDIS_SERVICE_HOST=10.0.0.2",
+		"TIMERD_REDIS=x", "TIMERD_PASSWORD=x", "TIMERD_NATS_CREDENTIALS=x", "TIMERD_NAMESPACE=*",
+		"TIMERD_REDISURL=redis://:pw@x", "TIMERD_HTTP_PORT=80", "TIMERD_XYZZY=",
 	})
 	want := []string{
 		"TIMERD_HTTP_PORT is unknown and has no effect; did you mean TIMERD_HTTP_ADDR?",

@@ -11,16 +11,16 @@ import (
 	"unicode/utf8"
 )
 
-// Console is how timerd's web page is to be served.
+// Console has the settings of timerd's web page.
 type Console struct {
 	Addr     string         // host:port; "" means that there is no console
-	Password Password       // asked for by the browser; none where Addr is a loopback address, perhaps
-	Actions  bool           // whether timers can be changed there
-	Hosts    []string       // names by which it is reached, beside its own address: in lower case, some with a port
-	Proxies  []netip.Prefix // of proxies before it, which say by X-Forwarded-For from where a request comes
+	Password Password       // the browser asks for it; may be unset if Addr is a loopback address
+	Actions  bool           // whether the page can change timers
+	Hosts    []string       // further host names of the page: in lower case, some with a port
+	Proxies  []netip.Prefix // networks of proxies whose X-Forwarded-For names a request's origin
 }
 
-// Password is a password that can be compared and not be shown: it is not kept.
+// Password is a password to compare with. It keeps only a hash, so that nothing can show the password.
 type Password struct {
 	sum [sha256.Size]byte
 	set bool
@@ -31,29 +31,30 @@ func NewPassword(text string) Password {
 	return Password{sha256.Sum256([]byte(text)), text != ""}
 }
 
-// IsSet tells whether there is a password.
+// IsSet reports whether a password is set.
 func (p Password) IsSet() bool { return p.set }
 
-// Matches tells whether somebody has given the password, in a time that does not depend on what was given but for its
-// length. Without a password nothing matches.
+// Matches reports whether given is the password, in a time that depends only on the length of given. An unset password
+// matches nothing.
 func (p Password) Matches(given string) bool {
 	sum := sha256.Sum256([]byte(given))
 	return subtle.ConstantTimeCompare(sum[:], p.sum[:]) == 1 && p.set
 }
 
-// keyRounds makes it slow to guess the password from a key, or from what a key has signed. It takes a start some 20 ms.
+// keyRounds makes guessing the password slow for somebody with a key, or with a text signed by one. It costs some 20 ms
+// at the start.
 const keyRounds = 100_000
 
-// Key returns a key for a purpose: the same one for the same password.
+// Key derives a key for a purpose: the same password gives the same key.
 func (p Password) Key(purpose string) []byte {
 	key, err := pbkdf2.Key(sha256.New, string(p.sum[:]), []byte(purpose), keyRounds, sha256.Size)
 	if err != nil {
-		panic(err) // not with constants that are long enough
+		panic(err) // cannot happen: the constants are long enough
 	}
 	return key
 }
 
-// String tells only whether there is a password.
+// String shows only whether a password is set.
 func (p Password) String() string {
 	if p.set {
 		return "(set)"
@@ -64,14 +65,17 @@ func (p Password) String() string {
 // GoString is String.
 func (p Password) GoString() string { return p.String() }
 
-// parseConsole reads how the console is to be served.
+// parseConsole reads the settings of the console.
 func parseConsole(env *environment, f *faults) Console {
-	c := Console{Password: NewPassword(env.Console.Password), Actions: parseSwitch("CONSOLE_ACTIONS", env.Console.Actions, f)}
+	c := Console{Password: NewPassword(env.Console.Password),
+		Actions: parseSwitch("CONSOLE_ACTIONS", env.Console.Actions, f)}
 	if !strings.EqualFold(env.Console.Addr, "off") {
 		c.Addr = env.Console.Addr
 	}
 	if strings.ContainsFunc(env.Console.Password, func(r rune) bool { return unicode.IsControl(r) || r == '\ufeff' }) {
-		f.addf("CONSOLE_PASSWORD", "holds a character that nobody can type, such as a line end or a byte order mark: want a password of one line")
+		f.addf("CONSOLE_PASSWORD",
+			"holds a character that nobody can type, such as a line end or a byte order mark: want a password of one "+
+				"line")
 	}
 	if isQuoted(env.Console.Password) {
 		f.addf("CONSOLE_PASSWORD", "begins and ends with a quote: want a password without")
@@ -84,14 +88,17 @@ func parseConsole(env *environment, f *faults) Console {
 	case !IsHostPort(c.Addr):
 		f.add("CONSOLE_ADDR", c.Addr, "host:port, such as 127.0.0.1:8081, or off")
 	case !c.Password.IsSet() && !isLoopbackAddr(c.Addr):
-		f.addf("CONSOLE_PASSWORD", "is not set, and other machines reach TIMERD_CONSOLE_ADDR=%q: want a password, or a loopback address such as 127.0.0.1:8081", c.Addr)
+		f.addf("CONSOLE_PASSWORD",
+			"is not set, and other machines reach TIMERD_CONSOLE_ADDR=%q: want a password, or a loopback address "+
+				"such as 127.0.0.1:8081", c.Addr)
 	}
 	for host := range strings.SplitSeq(env.Console.Hosts, ",") {
 		host = strings.ToLower(strings.TrimSpace(host))
 		switch {
 		case host == "":
 		case !isHost(host):
-			f.add("CONSOLE_HOSTS", host, "host names or addresses, separated by commas, such as timerd.example.com; without https:// and path")
+			f.add("CONSOLE_HOSTS", host,
+				"host names or addresses, separated by commas, such as timerd.example.com; without https:// and path")
 		default:
 			c.Hosts = append(c.Hosts, host)
 		}
@@ -120,12 +127,12 @@ func parseNetworks(name, text string, f *faults) (networks []netip.Prefix) {
 	return networks
 }
 
-// isHostByte reports whether browsers put a byte into the Host header: other letters go as xn--….
+// isHostByte reports whether browsers put a byte into the Host header: other letters are encoded as xn--….
 func isHostByte(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-_.:[]", c) >= 0
 }
 
-// isHost tells whether a text can stand in the Host header: a name or an address, perhaps with a port.
+// isHost reports whether a text can stand in the Host header: a name or an address, perhaps with a port.
 func isHost(host string) bool {
 	if strings.ContainsFunc(host, func(r rune) bool { return r >= utf8.RuneSelf || !isHostByte(byte(r)) }) {
 		return false
@@ -140,7 +147,7 @@ func isHost(host string) bool {
 	return !strings.Contains(host, ":")
 }
 
-// isLoopbackAddr tells whether only this machine reaches host:port.
+// isLoopbackAddr reports whether only this machine reaches host:port.
 func isLoopbackAddr(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	return err == nil && isLoopback(host)

@@ -19,11 +19,13 @@ func TestConsole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := c.Console; got.Addr != "0.0.0.0:8081" || !got.Actions || fmt.Sprint(got.Hosts) != "[timerd.example.com b:8443]" ||
+	if got := c.Console; got.Addr != "0.0.0.0:8081" || !got.Actions ||
+		fmt.Sprint(got.Hosts) != "[timerd.example.com b:8443]" ||
 		fmt.Sprint(got.Proxies) != "[10.0.0.0/8 192.0.2.7/32 fd00::/8]" {
 		t.Errorf("%+v", got)
 	}
-	for given, want := range map[string]bool{"s3cret:word": true, "": false, "s3cret:wor": false, "s3cret:words": false} {
+	for given, want := range map[string]bool{"s3cret:word": true, "": false, "s3cret:wor": false,
+		"s3cret:words": false} {
 		if c.Console.Password.Matches(given) != want {
 			t.Errorf("%q: want %v", given, want)
 		}

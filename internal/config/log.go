@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Log is how timerd logs.
+// Log has the settings of the log.
 type Log struct {
 	Level slog.Level
 	JSON  bool // else text
@@ -22,7 +22,7 @@ func (c Log) NewLogger(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, o))
 }
 
-// withUnits writes durations as 1.5s, as text has them. As numbers they would be nanoseconds.
+// withUnits writes durations as 1.5s in JSON, as in text; the default is a number of nanoseconds.
 func withUnits(_ []string, a slog.Attr) slog.Attr {
 	if a.Value.Kind() == slog.KindDuration {
 		a.Value = slog.StringValue(a.Value.Duration().String())
@@ -31,7 +31,8 @@ func withUnits(_ []string, a slog.Attr) slog.Attr {
 }
 
 func parseLog(env *environment, f *faults) Log {
-	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn, "error": slog.LevelError}
+	levels := map[string]slog.Level{"debug": slog.LevelDebug, "info": slog.LevelInfo, "warn": slog.LevelWarn,
+		"error": slog.LevelError}
 	level, ok := levels[strings.ToLower(env.LogLevel)]
 	c := Log{Level: level}
 	if !ok {

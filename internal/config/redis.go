@@ -11,31 +11,32 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Mode says how the Redis servers are organised.
+// Mode is the kind of Redis installation.
 type Mode string
 
-// The modes.
+// The kinds of Redis installation.
 const (
 	Standalone Mode = "standalone"
 	Sentinel   Mode = "sentinel"
 	Cluster    Mode = "cluster"
 )
 
-// Redis says where Redis is. Exactly the options of its mode are set.
+// Redis has the address of Redis. Only the options of its mode are set.
 type Redis struct {
 	Mode       Mode
 	Shown      string                 // the URL without its secrets
-	Standalone *redis.Options         // nil in another mode, as the next two
+	Standalone *redis.Options         // like the next two, nil in other modes
 	Sentinel   *redis.FailoverOptions // the server is the master that the sentinels name
 	Cluster    *redis.ClusterOptions
 
-	// What these say, whichever they are.
+	// The same values in every mode.
 	DB        int         // the number of the database
 	TLS       *tls.Config // how to encrypt; nil: not at all
-	FirstAddr string      // of the first server that is asked: host:port, or the path of a socket
+	FirstAddr string      // the first server to ask: host:port, or the path of a socket
 }
 
-// Limited returns the same servers, for a client that has so many connections to each at most, and little patience.
+// Limited returns options for the same servers, with a limit on the connections to each server, and with the given
+// timeouts.
 func (c Redis) Limited(connections int, dial, answer time.Duration) Redis {
 	switch c.Mode {
 	case Sentinel:
@@ -57,8 +58,10 @@ func (c Redis) Limited(connections int, dial, answer time.Duration) Redis {
 	return c
 }
 
-// errReplicas refuses options of a URL that have clients read from replicas.
-var errReplicas = errors.New("replica_only, read_only, route_by_latency and route_randomly read from replicas, which lag behind: timerd needs the master")
+// errReplicas refuses URL options for reading from replicas.
+var errReplicas = errors.New(
+	"replica_only, read_only, route_by_latency and route_randomly read from replicas, which lag behind: timerd needs " +
+		"the master")
 
 func parseRedis(env *environment, f *faults) Redis {
 	c := Redis{Mode: Mode(strings.ToLower(env.Redis.Mode))}
@@ -66,9 +69,9 @@ func parseRedis(env *environment, f *faults) Redis {
 	case Standalone, Sentinel, Cluster:
 	default:
 		f.add("REDIS_MODE", env.Redis.Mode, "standalone, sentinel or cluster")
-		c.Mode = Standalone // so that what is wrong with the URL is told too
+		c.Mode = Standalone // so that faults of the URL are reported too
 	}
-	files := pemFiles{"REDIS", env.Redis.CA, env.Redis.Cert, env.Redis.Key}
+	files := pemFiles{server: "REDIS", ca: env.Redis.CA, cert: env.Redis.Cert, key: env.Redis.Key}
 	roots := files.check(f)
 	shown, ok := showURL(env.Redis.URL)
 	want, err := c.parseURL(env.Redis.URL)
@@ -86,7 +89,8 @@ func parseRedis(env *environment, f *faults) Redis {
 	secure := c.TLS
 	if secure == nil {
 		if files.ca+files.cert+files.key != "" {
-			f.addf("REDIS_URL", "%q: want rediss://, since TIMERD_REDIS_CA, _CERT or _KEY is set; without it nothing is encrypted", shown)
+			f.addf("REDIS_URL", "%q: want rediss://, since TIMERD_REDIS_CA, _CERT or _KEY is set; without it nothing "+
+				"is encrypted", shown)
 		}
 		return c
 	}
@@ -97,7 +101,7 @@ func parseRedis(env *environment, f *faults) Redis {
 	return c
 }
 
-// parseURL reads a URL of the mode. want says what is wanted of it.
+// parseURL reads a URL for the mode. want describes a valid URL.
 func (c *Redis) parseURL(s string) (want string, _ error) {
 	switch c.Mode {
 	case Sentinel:

@@ -12,29 +12,29 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Bounds of what the configuration may say.
+// Limits of the settings.
 const (
 	minSweep = 100 * time.Millisecond
 	maxSweep = time.Minute
 	minLease = time.Second
-	// maxLease keeps the second publication of a firing, by whoever takes over
-	// from a dead timerd, well within JetStream's duplicate window of 2 minutes.
+	// maxLease keeps a second publication of a firing, by another timerd after a crash, well within JetStream's
+	// duplicate window of 2 minutes.
 	maxLease        = 30 * time.Second
-	maxPayloadBound = 512 << 20 // what a Redis string can hold
+	maxPayloadBound = 512 << 20 // the limit of a Redis string
 )
 
-// Service is what only a running timerd needs.
+// Service has the settings that only a running timerd needs.
 type Service struct {
 	Namespaces     keys.Namespaces // the keys to adopt
 	Retry          policy.Rules[policy.Retry]
-	Late           policy.Rules[policy.Limit] // of timers that say nothing themselves
+	Late           policy.Rules[policy.Limit] // for timers without a limit of their own
 	SweepInterval  time.Duration
 	Lease          time.Duration
 	MaxPayload     int // bytes
 	KeyspaceEvents bool
-	PayloadAttempt bool   // whether the attempt that a plain payload states counts
-	EventData      string // the content type under which payloads travel; "" for that which each has
-	HTTPAddr       string // host:port; "" means that there is no HTTP server
+	PayloadAttempt bool   // whether the attempt in a plain payload counts
+	EventData      string // the content type of all payloads; "" lets each have its own
+	HTTPAddr       string // host:port; "" for no HTTP server
 }
 
 // parseService reads everything but Retry.
@@ -53,8 +53,9 @@ func parseService(env *environment, f *faults) Service {
 	switch {
 	case env.Namespaces == "":
 		f.errs = append(f.errs, &diag.Fault{
-			What:   prefix + "_NAMESPACES is not set: it names the keys that are timers",
-			Remedy: "export " + prefix + "_NAMESPACES='app1:trans:notice,shop', with your own names, or '*' for every four-part key",
+			What: prefix + "_NAMESPACES is not set: it names the keys that are timers",
+			Remedy: "export " + prefix +
+				"_NAMESPACES='app1:trans:notice,shop', with your own names, or '*' for every four-part key",
 		})
 	case err != nil:
 		f.addAll("NAMESPACES", err)
@@ -111,7 +112,8 @@ func parseDuration(name, value string, low, high time.Duration, example string, 
 
 func parseMaxPayload(value string, f *faults) int {
 	fits := func(n int64) bool { return n >= 1 && n <= maxPayloadBound }
-	return int(parseNumber("MAX_PAYLOAD", value, fits, fmt.Sprintf("a number of bytes from 1 to %d, such as 262144", maxPayloadBound), f))
+	return int(parseNumber("MAX_PAYLOAD", value, fits, fmt.Sprintf("a number of bytes from 1 to %d, such as 262144",
+		maxPayloadBound), f))
 }
 
 func parseNumber(name, value string, fits func(int64) bool, want string, f *faults) int64 {

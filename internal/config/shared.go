@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// maxShared bounds the text of a setting that timerds tell each other, in bytes.
+// maxShared limits the text of a setting that timerds exchange, in bytes.
 const maxShared = 200
 
-// Shared returns the settings that all timerds of one schedule are to have in common, by variable. What means the same is
-// the same text. A long text is cut, with a hash of the whole behind it. It holds no secrets.
+// Shared returns the settings that all timerds of one schedule must agree on, by variable. Equal settings have equal
+// texts. A long text is cut, with a hash of the whole appended. It holds no secrets.
 func (c Config) Shared() map[string]string {
 	var namespaces []string
 	for _, n := range c.Service.Namespaces {
@@ -43,7 +43,7 @@ func (c Config) Shared() map[string]string {
 	return named
 }
 
-// showSwitch returns what parseSwitch reads.
+// showSwitch is the inverse of parseSwitch.
 func showSwitch(on bool) string {
 	if on {
 		return "on"

@@ -8,15 +8,17 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
-// A new setting is one that all timerds of a schedule share, or one that each has for itself: say which.
+// Each setting is either shared by all timerds of a schedule or private to each: a new one must choose.
 func TestEverySettingIsSharedOrOwn(t *testing.T) {
 	t.Parallel()
 	own := []string{
 		"TIMERD_REDIS_URL", "TIMERD_REDIS_MODE", // ways to one and the same Redis differ
 		"TIMERD_REDIS_CA", "TIMERD_REDIS_CERT", "TIMERD_REDIS_KEY",
-		"TIMERD_NATS_URL", "TIMERD_NATS_CREDS", "TIMERD_NATS_CA", "TIMERD_NATS_CERT", "TIMERD_NATS_KEY", "TIMERD_DATA_DIR",
+		"TIMERD_NATS_URL", "TIMERD_NATS_CONTEXT", "TIMERD_NATS_CREDS", "TIMERD_NATS_CA", "TIMERD_NATS_CERT",
+		"TIMERD_NATS_KEY", "TIMERD_DATA_DIR",
 		"TIMERD_HTTP_ADDR", "TIMERD_LOG_LEVEL", "TIMERD_LOG_FORMAT",
-		"TIMERD_CONSOLE_ADDR", "TIMERD_CONSOLE_PASSWORD", "TIMERD_CONSOLE_ACTIONS", "TIMERD_CONSOLE_HOSTS", "TIMERD_CONSOLE_PROXIES",
+		"TIMERD_CONSOLE_ADDR", "TIMERD_CONSOLE_PASSWORD", "TIMERD_CONSOLE_ACTIONS", "TIMERD_CONSOLE_HOSTS",
+		"TIMERD_CONSOLE_PROXIES",
 	}
 	shared := Config{}.Shared()
 	var all []string
@@ -26,7 +28,8 @@ func TestEverySettingIsSharedOrOwn(t *testing.T) {
 	for _, name := range all {
 		_, isShared := shared[name]
 		if isOwn := slices.Contains(own, name); isShared == isOwn {
-			t.Errorf("%s: shared %v, own %v; want one of them: name it in Config.Shared or in this test", name, isShared, isOwn)
+			t.Errorf("%s: shared %v, own %v; want one of them: name it in Config.Shared or in this test", name,
+				isShared, isOwn)
 		}
 	}
 	for name := range shared {
@@ -48,7 +51,8 @@ func TestSharedSettingsThatMeanTheSame(t *testing.T) {
 	}
 	long := strings.Repeat("1s,", 200) + "1s"
 	a := read(map[string]string{"TIMERD_NAMESPACES": "shop,pay", "TIMERD_LEASE": "10s", "TIMERD_RETRY": "*=" + long})
-	b := read(map[string]string{"TIMERD_NAMESPACES": "pay, shop:*", "TIMERD_LEASE": "10000ms", "TIMERD_RETRY": "*=" + long + ",2s"})
+	b := read(map[string]string{"TIMERD_NAMESPACES": "pay, shop:*", "TIMERD_LEASE": "10000ms", "TIMERD_RETRY": "*=" +
+		long + ",2s"})
 	for name := range a {
 		if same := a[name] == b[name]; same != (name != "TIMERD_RETRY") {
 			t.Errorf("%s: %q and %q", name, a[name], b[name])

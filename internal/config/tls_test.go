@@ -10,6 +10,7 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
+// TLS files serve Redis in each mode; unreadable, unfitting and unused ones are errors that name the variable.
 func TestConfigRedisTLS(t *testing.T) {
 	authority := testenv.NewAuthority(t)
 	cert, key := authority.Issue("timerd")
@@ -31,13 +32,15 @@ func TestConfigRedisTLS(t *testing.T) {
 			t.Errorf("%s: %v", mode, err)
 			continue
 		}
-		if secure := c.TLS; secure == nil || secure.RootCAs == nil || secure.GetClientCertificate == nil || secure.ServerName != "redis.example" {
+		if secure := c.TLS; secure == nil || secure.RootCAs == nil || secure.GetClientCertificate == nil ||
+			secure.ServerName != "redis.example" {
 			t.Errorf("%s: %+v", mode, secure)
 		}
 		if host, _, _ := strings.Cut(c.FirstAddr, ":"); host != "redis.example" {
 			t.Errorf("%s: the first address is %s", mode, c.FirstAddr)
 		}
-		if c, err = read(url, mode, nil); err != nil || c.TLS == nil || c.TLS.RootCAs != nil || c.TLS.GetClientCertificate != nil {
+		if c, err = read(url, mode, nil); err != nil || c.TLS == nil || c.TLS.RootCAs != nil ||
+			c.TLS.GetClientCertificate != nil {
 			t.Errorf("%s without files: %+v, %v", mode, c.TLS, err)
 		}
 	}
@@ -85,7 +88,8 @@ func TestConfigRedisTLS(t *testing.T) {
 	if _, err := read("rediss://redis.example", Standalone, files); err != nil {
 		t.Errorf("with byte order marks: %v", err)
 	}
-	testenv.SetVariables(t, map[string]string{"TIMERD_NATS_CA": authority.File, "TIMERD_NATS_CERT": cert, "TIMERD_NATS_KEY": key})
+	testenv.SetVariables(t, map[string]string{"TIMERD_NATS_CA": authority.File, "TIMERD_NATS_CERT": cert,
+		"TIMERD_NATS_KEY": key})
 	onNATS, err := Read(SectionNATS)
 	if err != nil {
 		t.Fatal(err)
@@ -97,13 +101,15 @@ func TestConfigRedisTLS(t *testing.T) {
 	// Of another key.
 	_, foreign := authority.Issue("other")
 	files["TIMERD_REDIS_KEY"] = foreign
-	if _, err := read("rediss://redis.example", Standalone, files); err == nil || !strings.Contains(err.Error(), "TIMERD_REDIS_CERT: "+cert+" with TIMERD_REDIS_KEY="+foreign) {
+	if _, err := read("rediss://redis.example", Standalone, files); err == nil ||
+		!strings.Contains(err.Error(), "TIMERD_REDIS_CERT: "+cert+" with TIMERD_REDIS_KEY="+foreign) {
 		t.Errorf("a key of another certificate: %v", err)
 	}
 }
 
 func TestConfigEmbeddedIsAlone(t *testing.T) {
-	testenv.SetVariables(t, map[string]string{"TIMERD_NATS_URL": "embedded", "TIMERD_DATA_DIR": "data", "TIMERD_STREAM_REPLICAS": "3"})
+	testenv.SetVariables(t, map[string]string{"TIMERD_NATS_URL": "embedded", "TIMERD_DATA_DIR": "data",
+		"TIMERD_STREAM_REPLICAS": "3"})
 	if _, err := Read(SectionNATS); err == nil || !strings.Contains(err.Error(), `TIMERD_STREAM_REPLICAS="3": want 1`) {
 		t.Errorf("got %v", err)
 	}

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -11,11 +12,11 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// testPrefix begins the variables that steer the project's own tests.
+// testPrefix begins the variables of the project's own tests.
 const testPrefix = prefix + "_TEST_"
 
-// unknownVariables returns a warning for every variable of environ that has timerd's prefix but that nobody reads, with
-// the nearest name that is known. Values are not shown: a misnamed secret is a secret.
+// unknownVariables returns a warning for every variable of environ that has timerd's prefix and an unknown name, with
+// the nearest known name. Values are not shown: a misnamed secret is a secret.
 func unknownVariables(environ []string) []string {
 	known := knownVariables()
 	var warnings []string
@@ -35,7 +36,17 @@ func unknownVariables(environ []string) []string {
 	return warnings
 }
 
-// knownVariables returns the names without timerd's prefix, in the order in which they are declared.
+// ChildEnvironment returns this process's environment without the variables that have timerd's prefix, for programs
+// started by timerd: its own settings hold passwords, also under misspelt names.
+func ChildEnvironment() []string { return withoutSettings(os.Environ()) }
+
+func withoutSettings(environ []string) []string {
+	return slices.DeleteFunc(slices.Clone(environ), func(entry string) bool {
+		return strings.HasPrefix(entry, prefix+"_")
+	})
+}
+
+// knownVariables returns the names without timerd's prefix, in declaration order.
 func knownVariables() []string {
 	var b strings.Builder
 	if err := envconfig.Usagef(prefix, &environment{}, &b, "{{range .}}{{usage_key .}} {{end}}"); err != nil {
@@ -48,8 +59,8 @@ func knownVariables() []string {
 	return names
 }
 
-// isServiceLink tells whether a variable is an address that Kubernetes puts into the environment of every pod, for a
-// Service that is named timerd or timerd-something.
+// isServiceLink reports whether a variable is an address that Kubernetes puts into the environment of every pod, for a
+// Service named timerd or timerd-something.
 func isServiceLink(name, value string) bool {
 	link := regexp.MustCompile(`_SERVICE_(HOST|PORT(_[A-Z0-9_]+)?)$|_PORT_[0-9]+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?$`)
 	return link.MatchString(name) ||

@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// addURL reports a URL that may hold secrets. cause, the parser's error, may
-// be nil; it is told without the secrets that it quotes.
+// addURL reports a URL that may hold secrets. cause, the parser's error, may be nil; secrets that it quotes are hidden.
 func (f *faults) addURL(name, value, want string, cause error) {
 	shown, ok := showURL(value)
 	switch {
 	case value == "":
 		f.add(name, value, want)
 	case !ok:
-		f.addf(name, "not a URL that can be read (it is not shown: it may hold a password; in a password, write : / ? # @ %% as %%3A %%2F %%3F %%23 %%40 %%25): want %s", want)
+		f.addf(name, "not a URL that can be read (it is not shown: it may hold a password; in a password, write : / "+
+			"? # @ %% as %%3A %%2F %%3F %%23 %%40 %%25): want %s", want)
 	case cause != nil:
 		f.addf(name, "%q: %s: want %s", shown, hideIn(cause.Error(), value), want)
 	default:
@@ -26,9 +26,9 @@ func (f *faults) addURL(name, value, want string, cause error) {
 // hidden stands for a secret.
 const hidden = "xxxxx"
 
-// showURL returns a URL without its secrets, and whether it could tell where they are. The user is hidden along with
-// the password: NATS tokens stand there, and Redis passwords do by mistake, or their part before a colon. So is the value of every parameter that is
-// not known to be harmless.
+// showURL returns a URL without its secrets; ok is false if it cannot locate them. It hides the user along with the
+// password: a NATS token is there, and by mistake a Redis password, or its part before a colon. It also hides the value
+// of every parameter that is not known to be harmless.
 func showURL(raw string) (string, bool) {
 	u, err := url.Parse(raw)
 	if err != nil || u.Scheme == "" || u.Opaque != "" || u.Host == "" && u.Scheme != "unix" {
@@ -40,7 +40,7 @@ func showURL(raw string) (string, bool) {
 	rest := *u
 	rest.User = nil
 	if strings.Contains(rest.String(), "@") {
-		return "", false // a password with a slash or similar, which was parsed as something else
+		return "", false // a password with a slash or similar was parsed as something else
 	}
 	q := u.Query()
 	for name := range q {
@@ -61,11 +61,13 @@ func checkHost(raw string) error {
 	return nil
 }
 
-// isHarmless tells whether the values of a URL parameter may be shown.
+// isHarmless reports whether the values of a URL parameter may be shown.
 func isHarmless(name string) bool {
 	switch name {
-	case "db", "addr", "master_name", "client_name", "protocol", "skip_verify", "max_retries", "min_retry_backoff", "max_retry_backoff",
-		"dial_timeout", "read_timeout", "write_timeout", "pool_timeout", "pool_size", "pool_fifo", "min_idle_conns", "max_idle_conns",
+	case "db", "addr", "master_name", "client_name", "protocol", "skip_verify", "max_retries", "min_retry_backoff",
+		"max_retry_backoff",
+		"dial_timeout", "read_timeout", "write_timeout", "pool_timeout", "pool_size", "pool_fifo", "min_idle_conns",
+		"max_idle_conns",
 		"max_active_conns", "conn_max_idle_time", "conn_max_lifetime", "idle_timeout", "max_conn_age",
 		"replica_only", "read_only", "max_redirects", "route_by_latency", "route_randomly":
 		return true
@@ -73,15 +75,15 @@ func isHarmless(name string) bool {
 	return false
 }
 
-// hideIn returns a text about a URL without the values of the parameters that showURL hides; as a whole it is withheld
-// where one of them shows. What go-redis says of unexpected options holds their names alone.
+// hideIn returns a text about a URL with the values hidden that showURL hides. If one of them still shows, it withholds
+// the whole text. go-redis names unexpected options without their values.
 func hideIn(text, raw string) string {
 	if strings.HasPrefix(text, "redis: unexpected option: ") {
 		return text
 	}
 	u, err := url.Parse(raw)
 	if err != nil {
-		return "it cannot be read"
+		return "it is malformed"
 	}
 	for name, values := range u.Query() {
 		for _, value := range values {

@@ -13,14 +13,14 @@ import (
 )
 
 const (
-	// slotsTimeout bounds how long one node of a cluster is asked which master has which slots. go-redis asks the nodes one
-	// after the other, so a silent one would take the time of a whole call.
+	// slotsTimeout bounds CLUSTER SLOTS of one node. go-redis asks the nodes one after the other, so a silent one would
+	// take the time of a whole call.
 	slotsTimeout = time.Second
-	// passOver is for how long a node that did not answer is not asked that again.
-	passOver = 5 * time.Second
-	// resends is how often a command is sent again whose connection the server has closed: as often as go-redis does for a
-	// single server.
-	resends = 3
+	// silentPause is the pause before asking a silent node for its slots again.
+	silentPause = 5 * time.Second
+	// maxResends limits the repeated sends of a command after the server has closed its connection. go-redis has the
+	// same limit for a single server.
+	maxResends = 3
 )
 
 // newClusterNode returns the client of one node of a cluster.
@@ -37,7 +37,7 @@ type nodeHook struct {
 	addr string
 
 	mu     sync.Mutex
-	silent time.Time // when it last did not answer
+	silent time.Time // the time of its last missing answer
 }
 
 // DialHook implements [redis.Hook].
@@ -47,7 +47,7 @@ func (h *nodeHook) DialHook(next redis.DialHook) redis.DialHook { return next }
 func (h *nodeHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, cmds []redis.Cmder) error {
 		err := next(ctx, cmds)
-		for i := 0; i < resends && isClosed(err) && isClosed(cmds[0].Err()); i++ {
+		for i := 0; i < maxResends && isClosed(err) && isClosed(cmds[0].Err()); i++ {
 			err = next(ctx, cmds)
 		}
 		return err
@@ -60,16 +60,16 @@ func (h *nodeHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 		slots, is := cmd.(*redis.ClusterSlotsCmd)
 		if !is {
 			err := next(ctx, cmd)
-			for i := 0; i < resends && isClosed(err); i++ {
+			for i := 0; i < maxResends && isClosed(err); i++ {
 				err = next(ctx, cmd)
 			}
 			return err
 		}
 		h.mu.Lock()
-		silent := time.Since(h.silent) < passOver
+		silent := time.Since(h.silent) < silentPause
 		h.mu.Unlock()
 		if silent {
-			err := fmt.Errorf("%s has not answered lately which master has which slots", h.addr)
+			err := fmt.Errorf("%s did not answer CLUSTER SLOTS a moment ago", h.addr)
 			cmd.SetErr(err)
 			return err
 		}
@@ -90,13 +90,14 @@ func (h *nodeHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// isClosed tells whether the server has closed the connection.
+// isClosed reports whether the server has closed the connection.
 func isClosed(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) ||
+		errors.Is(err, syscall.EPIPE)
 }
 
-// readable returns the answer to a PING, or nil where it says that a server refuses writes, which PING counts among: it can be
-// read, and tells what is wrong.
+// readable returns a PING's error, or nil if the error says that the server refuses writes: PING counts as a write.
+// Such a server can be read, and reports its fault itself.
 func readable(err error) error {
 	if redis.HasErrorPrefix(err, "MISCONF ") {
 		return nil
@@ -104,8 +105,8 @@ func readable(err error) error {
 	return err
 }
 
-// answers returns nil once Redis answers: of a cluster, once one of its masters does. Else it returns what says most of why
-// none does.
+// answers returns nil once Redis answers: of a cluster, once one of its masters does. Otherwise it returns the error
+// that tells most about the fault.
 func answers(ctx context.Context, rdb redis.UniversalClient) error {
 	cluster, ok := rdb.(*redis.ClusterClient)
 	if !ok {
@@ -122,7 +123,7 @@ func answers(ctx context.Context, rdb redis.UniversalClient) error {
 	if err != nil {
 		return err
 	}
-	said := make(chan error, len(masters)) // so that a silent one is waited for by nobody
+	said := make(chan error, len(masters)) // so that nobody waits for a silent one
 	for _, master := range masters {
 		go func() {
 			if err := readable(master.Ping(ctx).Err()); err != nil {

@@ -16,12 +16,13 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
-// A node closes connections that have been idle for as long as its setting timeout says, or when it restarts. Whoever asks it
-// next does not notice.
+// A node closes connections that have been idle for as long as its setting timeout says, or when it restarts. Whoever
+// asks it next does not notice.
 func TestConnectionsClosedByANode(t *testing.T) {
 	testenv.NoLeaks(t)
 	cluster := testenv.Cluster(t, 1, false)
-	testenv.SetVariables(t, map[string]string{"TIMERD_REDIS_URL": cluster.URL(), "TIMERD_REDIS_MODE": string(config.Cluster)})
+	testenv.SetVariables(t, map[string]string{"TIMERD_REDIS_URL": cluster.URL(),
+		"TIMERD_REDIS_MODE": string(config.Cluster)})
 	conf, err := config.Read(config.SectionRedis)
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +57,8 @@ func TestConnectionsClosedByANode(t *testing.T) {
 			t.Error(err)
 		}
 		waiting.Wait()
-		if killed, err := admin.ClientKillByFilter(ctx, "TYPE", "normal", "SKIPME", "yes").Result(); err != nil || killed < connections {
+		if killed, err := admin.ClientKillByFilter(ctx, "TYPE", "normal", "SKIPME", "yes").Result(); err != nil ||
+			killed < connections {
 			t.Errorf("killed %d connections: %v", killed, err)
 		}
 	}
@@ -84,11 +86,13 @@ func TestConnectionsClosedByANode(t *testing.T) {
 	}
 }
 
-// A node that has left its cluster says that no slot has a master. The others are asked then: go-redis knows it for another minute.
-func TestANodeThatHasLeft(t *testing.T) {
+// A node that has left its cluster reports that no slot has a master. Then the others are asked: go-redis remembers it
+// for another minute.
+func TestNodeOutsideItsClusterIsNotAsked(t *testing.T) {
 	testenv.NoLeaks(t)
 	cluster := testenv.Cluster(t, 1, true)
-	testenv.SetVariables(t, map[string]string{"TIMERD_REDIS_URL": cluster.URL(), "TIMERD_REDIS_MODE": string(config.Cluster)})
+	testenv.SetVariables(t, map[string]string{"TIMERD_REDIS_URL": cluster.URL(),
+		"TIMERD_REDIS_MODE": string(config.Cluster)})
 	conf, err := config.Read(config.SectionRedis)
 	if err != nil {
 		t.Fatal(err)

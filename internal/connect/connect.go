@@ -1,5 +1,5 @@
-// Package connect makes timerd's connections to Redis and NATS. It is the one place that says how: names,
-// dialers, pools, reconnects, and how long servers that are away are tried.
+// Package connect makes timerd's connections to Redis and NATS, and is the only package to do so: names, dialers,
+// pools, reconnects, and the patience with servers that are away.
 package connect
 
 import (
@@ -23,22 +23,21 @@ import (
 	"github.com/timerd-io/timerd/internal/streams"
 )
 
-// defaultNATSPort is that of a URL without one.
+// defaultNATSPort is the port of a URL without one.
 const defaultNATSPort = "4222"
 
-// attemptTimeout bounds one try where a Connector says nothing else.
+// attemptTimeout is the default bound of one try.
 const attemptTimeout = 5 * time.Second
 
-// Connector makes first connections. The zero value of Patience is for commands: a server that is away is
-// an error at once.
+// Connector makes first connections. With a zero Patience, for commands, a server that is away is an error at once.
 type Connector struct {
 	Logger   *slog.Logger
-	Patience time.Duration // how long servers that are away are tried; 0: once
+	Patience time.Duration // time for retries of a server that is away; 0: one try
 	Attempt  time.Duration // bounds one try; 0: 5 s
 }
 
-// Redis connects to Redis and returns once the server answers; of a cluster, once a master does. The caller closes the client. Refused
-// credentials are an error at once, see [RedisRefused], and so is what TLS does not come about by: a [*diag.Fault].
+// Redis connects to Redis and returns once the server answers; of a cluster, once a master does. The caller closes the
+// client. Refused credentials are an error at once, see [RedisRefused]. So is a failure of TLS: a [*diag.Fault].
 func (c Connector) Redis(ctx context.Context, conf config.Redis) (redis.UniversalClient, error) {
 	rdb := NewRedisClient(conf)
 	err := c.persist(ctx, "Redis at "+conf.Shown, RedisRefused, func(within context.Context) error {
@@ -49,14 +48,14 @@ func (c Connector) Redis(ctx context.Context, conf config.Redis) (redis.Universa
 		return err
 	})
 	if err != nil {
-		_ = rdb.Close() // what is wrong is said
+		_ = rdb.Close() // the first error counts
 		return nil, frozenRedis(ctx, conf, err)
 	}
 	return rdb, nil
 }
 
 // frozenRedis returns the error of a first connection, as a [*diag.Fault] if the server accepts connections and does
-// not answer. Of several servers it is not known which one is meant.
+// not answer. With several servers, the frozen one is unknown.
 func frozenRedis(ctx context.Context, conf config.Redis, err error) error {
 	if conf.Mode != config.Standalone || ctx.Err() != nil {
 		return err
@@ -67,20 +66,24 @@ func frozenRedis(ctx context.Context, conf config.Redis, err error) error {
 	return err
 }
 
-// All calls use, which asks every server of Redis, until it works, with the patience of a first connection. Missing rights are an error at once, and so is one that final returns true for.
-func (c Connector) All(ctx context.Context, conf config.Redis, final func(error) bool, use func(context.Context) error) error {
+// All calls use, a function that asks every server of Redis, until it succeeds, with the patience of a first
+// connection. Missing rights are an error at once, and so is an error for which final is true.
+func (c Connector) All(ctx context.Context, conf config.Redis, final func(error) bool,
+	use func(context.Context) error) error {
 	return c.use(ctx, "Redis at "+conf.Shown, func(err error) bool { return RedisRefused(err) || final(err) }, use)
 }
 
-// Streams calls use until it works, with the patience of a first connection, as long as its error is that JetStream is not up yet:
-// it answers the first questions while its streams still elect their leaders. Any other error is returned at once.
+// Streams calls use until it succeeds, with the patience of a first connection. It retries only while JetStream is not
+// up yet: JetStream accepts requests while its streams still elect their leaders. Any other error is returned at once.
 func (c Connector) Streams(ctx context.Context, conf config.NATS, use func(context.Context) error) error {
-	return c.use(ctx, "JetStream at "+conf.Shown, func(err error) bool { return err != nil && !streams.NotUp(err) }, use)
+	return c.use(ctx, "JetStream at "+conf.Shown, func(err error) bool { return err != nil && !streams.NotUp(err) },
+		use)
 }
 
-// use calls use until it works, the patience is over, or it returns an error for which final is true.
-func (c Connector) use(ctx context.Context, server string, final func(error) bool, use func(context.Context) error) error {
-	var last error // that ends it
+// use calls use until it succeeds, the patience is over, or it returns an error for which final is true.
+func (c Connector) use(ctx context.Context, server string, final func(error) bool,
+	use func(context.Context) error) error {
+	var last error // the error that ends the tries
 	err := c.persist(ctx, server, final, func(within context.Context) error {
 		err := use(within)
 		if final(err) {
@@ -94,15 +97,15 @@ func (c Connector) use(ctx context.Context, server string, final func(error) boo
 	return err
 }
 
-// JetStream connects to NATS and returns once JetStream answers. Further options, such as
-// nats.InProcessServer, come last. The caller closes the connection. A server that is too old, or
-// without JetStream, is an error at once: a [*streams.Fault].
+// JetStream connects to NATS and returns once JetStream answers. Further options, such as nats.InProcessServer, come
+// last. The caller closes the connection. A server too old or without JetStream is an error at once: a
+// [*streams.Fault].
 func (c Connector) JetStream(ctx context.Context, conf config.NATS, extra ...nats.Option) (jetstream.JetStream, error) {
 	nc, err := c.NATS(ctx, conf, extra...)
 	if err != nil {
 		return nil, err
 	}
-	js, err := jetstream.New(nc)
+	js, err := NewJetStream(nc, conf)
 	if err == nil {
 		err = c.persist(ctx, "JetStream at "+conf.Shown, NATSRefused, func(ctx context.Context) error {
 			if err := streams.CheckVersion(nc.ConnectedServerVersion()); err != nil {
@@ -116,7 +119,7 @@ func (c Connector) JetStream(ctx context.Context, conf config.NATS, extra ...nat
 		return js, nil
 	}
 	nc.Close()
-	if ctx.Err() == nil && !NATSRefused(err) { // NATS itself is there
+	if ctx.Err() == nil && !NATSRefused(err) { // NATS itself answers
 		err = diag.WithFix(err, streams.SilentFix)
 	}
 	return nil, err
@@ -155,17 +158,19 @@ func frozenNATS(ctx context.Context, conf config.NATS, err error) error {
 	return err
 }
 
-// persist tries until it works, the server refuses or cannot serve, the patience is over or ctx ends.
-func (c Connector) persist(ctx context.Context, server string, refused func(error) bool, try func(context.Context) error) error {
+// persist calls try until it succeeds, the server refuses or cannot serve, the patience is over or ctx ends.
+func (c Connector) persist(ctx context.Context, server string, refused func(error) bool,
+	try func(context.Context) error) error {
 	deadline := time.Now().Add(c.Patience)
-	pace := backoff.Backoff{Policy: backoff.Policy{First: 250 * time.Millisecond, Longest: 4 * time.Second}, Logger: c.Logger}
+	pace := backoff.Backoff{Policy: backoff.Policy{First: 250 * time.Millisecond, Longest: 4 * time.Second},
+		Logger: c.Logger}
 	for {
 		limit := cmp.Or(c.Attempt, attemptTimeout)
 		within, cancel := context.WithTimeout(ctx, limit)
 		err := try(within)
 		cancel()
 		if err != nil && errors.Is(err, context.DeadlineExceeded) {
-			err = diag.Wrap(fmt.Sprintf("no answer for %v", limit), err)
+			err = diag.Wrap(fmt.Sprintf("no answer within %v", limit), err)
 		}
 		left := time.Until(deadline)
 		_, fixable := errors.AsType[diag.Fixable](err)
@@ -176,7 +181,7 @@ func (c Connector) persist(ctx context.Context, server string, refused func(erro
 			return context.Cause(ctx)
 		case refused(err):
 			return fmt.Errorf("%s refuses the connection: %w", server, err)
-		case fixable: // trying again is of no use
+		case fixable: // retrying is pointless
 			return diag.Wrap(server, err)
 		case c.Patience == 0 && diag.Refusal(err) != nil:
 			return diag.Wrap(server, diag.Refusal(err))
@@ -185,7 +190,7 @@ func (c Connector) persist(ctx context.Context, server string, refused func(erro
 		case left <= 0:
 			return fmt.Errorf("%s did not answer for %v: %w", server, c.Patience, err)
 		}
-		delay := pace.Fail("server is away, trying again", err, "server", server)
+		delay := pace.Fail("cannot reach server, trying again", err, "server", server)
 		if !backoff.Sleep(ctx, min(delay, left)) {
 			return context.Cause(ctx)
 		}

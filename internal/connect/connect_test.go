@@ -93,10 +93,12 @@ func TestConnectGivesUp(t *testing.T) {
 	proxy.Cut()
 	var logs testenv.Output
 	c := connector(&logs, 400*time.Millisecond)
-	if _, err := c.Redis(t.Context(), redisAt(t, "redis://:"+secret+"@"+proxy.Addr())); err == nil || !strings.Contains(err.Error(), "did not answer for 400ms") {
+	if _, err := c.Redis(t.Context(), redisAt(t, "redis://:"+secret+"@"+proxy.Addr())); err == nil ||
+		!strings.Contains(err.Error(), "did not answer for 400ms") {
 		t.Errorf("Redis: %v", err)
 	}
-	if _, err := c.JetStream(t.Context(), natsAt(t, "nats://"+secret+"@"+proxy.Addr())); err == nil || !strings.Contains(err.Error(), "did not answer for 400ms") {
+	if _, err := c.JetStream(t.Context(), natsAt(t, "nats://"+secret+"@"+proxy.Addr())); err == nil ||
+		!strings.Contains(err.Error(), "did not answer for 400ms") {
 		t.Errorf("NATS: %v", err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -110,7 +112,8 @@ func TestConnectGivesUp(t *testing.T) {
 
 func TestConnectEndsAtOnceWhenRefused(t *testing.T) {
 	testenv.NoLeaks(t)
-	acl := testenv.Redis(t, devserver.ACL("user default on >other ~* &* +@all\nuser app on >"+secret+" ~* &* +@all -ping\n"))
+	acl := testenv.Redis(t,
+		devserver.ACL("user default on >other ~* &* +@all\nuser app on >"+secret+" ~* &* +@all -ping\n"))
 	open := testenv.Redis(t)
 	var logs testenv.Output
 	c := connector(&logs, time.Minute)
@@ -154,15 +157,17 @@ func TestConnectNeedsJetStream(t *testing.T) {
 	})
 	for url, want := range map[string]string{
 		off.URL(): "it runs without JetStream; to fix it: add a jetstream block",
-		"nats://app:" + secret + "@" + other.Addr():   "JetStream is off for this account; to fix it: enable it",
-		testenv.OldNATS(t, testenv.NATS(t), "2.9.25"): "nats-server 2.9.25 is too old; to fix it: upgrade to nats-server 2.10",
+		"nats://app:" + secret + "@" + other.Addr(): "JetStream is off for this account; to fix it: enable it",
+		testenv.OldNATS(t, testenv.NATS(t),
+			"2.9.25"): "nats-server 2.9.25 is too old; to fix it: upgrade to nats-server 2.10",
 	} {
 		var logs testenv.Output
 		js, err := connector(&logs, time.Minute).JetStream(t.Context(), natsAt(t, url))
 		if err == nil {
 			js.Conn().Close()
 		}
-		if _, ok := errors.AsType[*streams.Fault](err); !ok || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "answer") {
+		if _, ok := errors.AsType[*streams.Fault](err); !ok || !strings.Contains(err.Error(), want) ||
+			strings.Contains(err.Error(), "answer") {
 			t.Errorf("%s: got %v, want %s", url, err, want)
 		} else {
 			testenv.Lacks(t, err.Error(), secret)
@@ -173,7 +178,8 @@ func TestConnectNeedsJetStream(t *testing.T) {
 	}
 }
 
-// A server of a cluster that is not up yet takes connections, and answers nothing of JetStream: that is waited for, and nothing else.
+// A server of a cluster that is not up yet takes connections, and answers nothing of JetStream: that is waited for, and
+// nothing else.
 func TestConnectWaitsForALeader(t *testing.T) {
 	testenv.NoLeaks(t)
 	ns := testenv.NATS(t, func(o *server.Options) {

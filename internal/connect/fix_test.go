@@ -14,7 +14,7 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
-// What to do is said by what is wrong, and once.
+// Each fault has its own fix, once.
 func TestFixes(t *testing.T) {
 	testenv.NoLeaks(t)
 	var logs testenv.Output
@@ -33,7 +33,8 @@ func TestFixes(t *testing.T) {
 	for url, want := range map[string][2]string{
 		"redis://127.0.0.1:1":                        {"does not answer", "start Redis, or correct TIMERD_REDIS_URL"},
 		"redis://:wrong" + secret + "@" + acl.Addr(): {"WRONGPASS", "correct the user, the password or the database"},
-		"redis://" + secure:                          {"Redis at redis://" + secure, "write rediss:// in TIMERD_REDIS_URL"},
+		"redis://" + secure: {"Redis at redis://" + secure,
+			"write rediss:// in TIMERD_REDIS_URL"},
 	} {
 		_, err := c.Redis(t.Context(), redisAt(t, url))
 		if err == nil {
@@ -50,7 +51,8 @@ func TestFixes(t *testing.T) {
 	c.Attempt = 200 * time.Millisecond
 	_, err := c.Redis(t.Context(), redisAt(t, frozen.URL(0)))
 	f := diag.Of("redis", err, connect.RedisFix(err))
-	wants(f.Text, f.Fix, "Redis at "+frozen.URL(0)+": it accepts connections and does not answer: ", "on its machine: ps -o pid,stat,time,args -C redis-server")
+	wants(f.Text, f.Fix, "Redis at "+frozen.URL(0)+": it accepts connections and does not answer: ",
+		"on its machine: ps -o pid,stat,time,args -C redis-server")
 	frozen.Resume()
 	testenv.SetVariables(t, map[string]string{"TIMERD_NATS_URL": "nats://" + hole.Addr()})
 	conf, err := config.Read(config.SectionNATS)
@@ -59,7 +61,8 @@ func TestFixes(t *testing.T) {
 	}
 	_, err = c.JetStream(t.Context(), conf.NATS.FromOutside())
 	f = diag.Of("nats", err, connect.NATSFix(conf.NATS, err))
-	wants(f.Text, f.Fix, ": it accepts connections and does not answer: ", "on its machine: ps -o pid,stat,time,args -C nats-server")
+	wants(f.Text, f.Fix, ": it accepts connections and does not answer: ",
+		"on its machine: ps -o pid,stat,time,args -C nats-server")
 
 	locked := testenv.NATS(t, func(o *server.Options) { o.Username, o.Password = "app", secret })
 	off := testenv.NATS(t, func(o *server.Options) { o.JetStream = false })
@@ -68,7 +71,8 @@ func TestFixes(t *testing.T) {
 		locked.URL():             {"Authorization Violation", "correct the credentials in TIMERD_NATS_URL"},
 		off.URL():                {"it runs without JetStream", "add a jetstream block"},
 		"embedded://127.0.0.1:1": {"does not answer", "start timerd, which has the NATS server"},
-		"embedded://app:wrong" + secret + "@" + locked.Addr(): {"Authorization Violation", "correct the user and the password"},
+		"embedded://app:wrong" + secret + "@" + locked.Addr(): {"Authorization Violation",
+			"correct the user and the password"},
 	} {
 		testenv.SetVariables(t, map[string]string{"TIMERD_NATS_URL": url, "TIMERD_DATA_DIR": t.TempDir()})
 		conf, err := config.Read(config.SectionNATS)
@@ -84,14 +88,15 @@ func TestFixes(t *testing.T) {
 	}
 }
 
-// What TLS with NATS fails by is told, and not that the server is to be started.
+// A failure of TLS with NATS names its cause, and not the start of the server.
 func TestFixesOfNATSCertificates(t *testing.T) {
 	testenv.NoLeaks(t)
 	var logs testenv.Output
 	authority := testenv.NewAuthority(t)
 	secure := func(host string, verify bool) *testenv.NATSServer {
 		cert, key := authority.Issue("nats", host)
-		settings, err := server.GenTLSConfig(&server.TLSConfigOpts{CertFile: cert, KeyFile: key, CaFile: authority.File, Verify: verify})
+		settings, err := server.GenTLSConfig(&server.TLSConfigOpts{CertFile: cert, KeyFile: key, CaFile: authority.File,
+			Verify: verify})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,12 +112,16 @@ func TestFixesOfNATSCertificates(t *testing.T) {
 	}{
 		"an authority that is not known": {signed, "", "", "", "set TIMERD_NATS_CA to a PEM file"},
 		"another authority":              {signed, stranger.File, "", "", "let the file of TIMERD_NATS_CA hold"},
-		"another host":                   {secure("example.org", false), authority.File, "", "", "or give it a certificate for 127.0.0.1"},
-		"no certificate":                 {verifies, authority.File, "", "", "set TIMERD_NATS_CERT and TIMERD_NATS_KEY"},
-		"a certificate of a stranger":    {verifies, authority.File, cert, key, "let the server know the authority of the certificate in TIMERD_NATS_CERT"},
-		"a server without TLS":           {testenv.NATS(t), authority.File, "", "", "the server speaks no TLS"},
+		"another host": {secure("example.org", false), authority.File, "", "",
+			"or give it a certificate for 127.0.0.1"},
+		"no certificate": {verifies, authority.File, "", "",
+			"set TIMERD_NATS_CERT and TIMERD_NATS_KEY"},
+		"a certificate of a stranger": {verifies, authority.File, cert, key,
+			"let the server know the authority of the certificate in TIMERD_NATS_CERT"},
+		"a server without TLS": {testenv.NATS(t), authority.File, "", "", "the server speaks no TLS"},
 	} {
-		testenv.SetVariables(t, map[string]string{"TIMERD_NATS_URL": c.at.URL(), "TIMERD_NATS_CA": c.ca, "TIMERD_NATS_CERT": c.cert, "TIMERD_NATS_KEY": c.key})
+		testenv.SetVariables(t, map[string]string{"TIMERD_NATS_URL": c.at.URL(), "TIMERD_NATS_CA": c.ca,
+			"TIMERD_NATS_CERT": c.cert, "TIMERD_NATS_KEY": c.key})
 		conf, err := config.Read(config.SectionNATS)
 		if err != nil {
 			t.Fatal(err)

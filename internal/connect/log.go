@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// RedisLogger passes on what go-redis logs, for redis.SetLogger. None of it is an error of its own: a
-// command that fails returns one.
+// RedisLogger takes the log lines of go-redis, for redis.SetLogger. It is never the only report of an error: a failed
+// command returns one.
 type RedisLogger struct{ Logger *slog.Logger }
 
 // Printf logs at level debug.

@@ -10,32 +10,33 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/embedded"
 )
 
-// How a lost connection is noticed and made again. /readyz promises 503 within 5 s of a failure and 200
+// Timing of the detection of a lost connection, and of reconnects. /readyz promises 503 within 5 s of a failure and 200
 // within 10 s of the recovery.
 const (
-	// reconnectWait is how long to wait between tries. A short wait costs a server that comes back little,
-	// and every timer that is due meanwhile waits for it. The jitter keeps several timerds apart.
+	// reconnectWait is the pause between tries. A short one costs a returning server little, while every due timer
+	// waits for the reconnect. The jitter keeps several timerds apart.
 	reconnectWait      = 250 * time.Millisecond
 	reconnectJitter    = 100 * time.Millisecond
 	reconnectJitterTLS = 250 * time.Millisecond
-	// pingInterval and pingsOut notice a silent end of the other side: after 6 s at most. The publisher
-	// notices it before that, by the missing acknowledgements.
+	// pingInterval and pingsOut detect a silent loss of the other side within 6 s. The publisher notices it earlier, by
+	// missing acknowledgements.
 	pingInterval = 2 * time.Second
 	pingsOut     = 2
 	// netTimeout bounds a dial, and a write of the flusher.
 	netTimeout = 2 * time.Second
-	// repeatAfter limits how often one and the same asynchronous error is
-	// logged: a missing permission comes back with every message.
+	// repeatAfter is the least interval between log lines of the same asynchronous error: a missing permission recurs
+	// with every message.
 	repeatAfter = time.Minute
 )
 
-// NATSOptions returns the options of every connection to NATS. The connection reconnects for ever, keeps
-// nothing back to send after a reconnect, and notices within seconds that the other side is gone.
+// NATSOptions returns the options of every connection to NATS. The connection reconnects for ever, buffers nothing for
+// a reconnect, and notices within seconds that the other side is gone.
 func NATSOptions() []nats.Option {
 	return []nats.Option{
 		nats.Name("timerd"),
@@ -46,25 +47,26 @@ func NATSOptions() []nats.Option {
 		nats.MaxPingsOutstanding(pingsOut),
 		nats.FlusherTimeout(netTimeout),
 		nats.SetCustomDialer(socketDialer{net.Dialer{Timeout: netTimeout}}),
-		// Credentials that are refused for a while, as during their rotation, must
-		// not end timerd: the file is read again at each try.
+		// Credentials refused for a while, as during their rotation, must not end timerd: each try reads the file
+		// again.
 		nats.IgnoreAuthErrorAbort(),
-		// A message kept back through an outage would be published when its lease
-		// is over and somebody else has published it.
+		// A message buffered through an outage would be published after the end of its lease, when another timerd has
+		// published it.
 		nats.ReconnectBufSize(-1),
 		nats.NoCallbacksAfterClientClose(),
 	}
 }
 
-// Embedded starts the embedded NATS server that the settings name, to which JetStream then connects with
-// [nats.InProcessServer]. maxPayload is that of a timer, in bytes. The caller stops the server.
+// Embedded starts the embedded NATS server of the settings; JetStream connects to it with [nats.InProcessServer].
+// maxPayload is a timer's limit, in bytes. The caller stops the server.
 func (c Connector) Embedded(ctx context.Context, conf config.NATS, maxPayload int) (*embedded.Server, error) {
 	return embedded.Start(ctx, embedded.Options{
-		Dir: conf.DataDir, User: conf.User, Password: conf.Password, Address: conf.ListenAddr(), Named: conf.Listen != "", MaxPayload: maxPayload,
+		Dir: conf.DataDir, User: conf.User, Password: conf.Password, Address: conf.ListenAddr(),
+		Named: conf.Listen != "", MaxPayload: maxPayload,
 	}, c.Logger)
 }
 
-// credentials returns the options with which to log in.
+// credentials returns the options of the login.
 func credentials(conf config.NATS) []nats.Option {
 	var options []nats.Option
 	if conf.User != "" {
@@ -72,6 +74,13 @@ func credentials(conf config.NATS) []nats.Option {
 	}
 	if conf.Creds != "" {
 		options = append(options, nats.UserCredentials(conf.Creds))
+	}
+	options = append(options, authenticate(conf.Auth)...)
+	if conf.TLSFirst {
+		options = append(options, nats.TLSHandshakeFirst())
+	}
+	if conf.InboxPrefix != "" {
+		options = append(options, nats.CustomInboxPrefix(conf.InboxPrefix))
 	}
 	var certificate nats.TLSCertHandler
 	if conf.Cert != "" {
@@ -87,7 +96,40 @@ func credentials(conf config.NATS) []nats.Option {
 	return options
 }
 
-// logTo has a connection log what happens to it.
+// authenticate returns the options for the credentials that only a context of the nats command has.
+func authenticate(a config.Auth) []nats.Option {
+	switch {
+	case a.Token != "":
+		return []nats.Option{nats.Token(a.Token)}
+	case a.UserSeed != "":
+		return []nats.Option{nats.UserJWTAndSeed(a.UserJWT, a.UserSeed)}
+	case a.UserJWT != "":
+		bearer := func() (string, error) { return a.UserJWT, nil }
+		return []nats.Option{nats.UserJWT(bearer, func([]byte) ([]byte, error) { return nil, nil })}
+	case a.NKey != "":
+		return []nats.Option{func(o *nats.Options) error { // the file is read for each client
+			option, err := nats.NkeyOptionFromSeed(a.NKey)
+			if err != nil {
+				return err
+			}
+			return option(o)
+		}}
+	}
+	return nil
+}
+
+// NewJetStream returns JetStream in the domain of the settings. It asks no server.
+func NewJetStream(nc *nats.Conn, conf config.NATS) (jetstream.JetStream, error) {
+	switch {
+	case conf.Domain != "":
+		return jetstream.NewWithDomain(nc, conf.Domain)
+	case conf.APIPrefix != "":
+		return jetstream.NewWithAPIPrefix(nc, conf.APIPrefix)
+	}
+	return jetstream.New(nc)
+}
+
+// logTo makes a connection log its events.
 func logTo(log *slog.Logger) []nats.Option {
 	isNew := oncePer(repeatAfter)
 	return []nats.Option{
@@ -105,8 +147,8 @@ func logTo(log *slog.Logger) []nats.Option {
 	}
 }
 
-// oncePer returns a function that tells whether a text is new or was last let
-// through longer than the interval ago. It may be called concurrently.
+// oncePer returns a function that reports whether a text is new, or was last reported longer than the interval ago. It
+// may be called concurrently.
 func oncePer(interval time.Duration) func(text string) bool {
 	const remembered = 100
 	var mu sync.Mutex
@@ -125,7 +167,7 @@ func oncePer(interval time.Duration) func(text string) bool {
 	}
 }
 
-// NATSRefused tells whether trying again is of no use.
+// NATSRefused reports whether the server refuses the client, so that a retry is pointless.
 func NATSRefused(err error) bool {
 	return slices.ContainsFunc([]error{
 		nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired,

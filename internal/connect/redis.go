@@ -14,12 +14,12 @@ import (
 	"github.com/timerd-io/timerd/internal/config"
 )
 
-// poolSize is how many connections there are at most unless the URL says otherwise:
-// twice as many as the retry consumer uses of one server at a time, so that no claim waits for one.
+// poolSize is the default limit of connections: twice the number that the retry consumer uses of one server at a time,
+// so that no claim waits for one.
 const poolSize = 64
 
-// NewRedisClient returns a client that connects when it is first used. Contexts bound
-// its commands, besides the timeouts of the URL. The caller closes it.
+// NewRedisClient returns a client that connects at its first use. Contexts bound its commands, besides the timeouts of
+// the URL. The caller closes it.
 func NewRedisClient(conf config.Redis) redis.UniversalClient {
 	switch conf.Mode {
 	case config.Sentinel:
@@ -30,11 +30,12 @@ func NewRedisClient(conf config.Redis) redis.UniversalClient {
 	case config.Cluster:
 		o := *conf.Cluster
 		o.ContextTimeoutEnabled = true
-		// go-redis repeats a pipeline as a whole if its first command is refused: a
-		// claim would lose what it had claimed. The schedule tries again by itself.
+		// go-redis would repeat a whole pipeline if its first command is refused: a claim would lose the timers it had
+		// claimed. The schedule retries by itself.
 		o.MaxRetries = -1
 		o.Dialer, o.PoolSize = dialRedis(o.DialTimeout, o.TLSConfig), cmp.Or(o.PoolSize, poolSize)
-		// It would ask some node for a table of all commands before the first one, and wait for one that is silent.
+		// go-redis would ask some node for a table of all commands before the first one, and wait even if that node is
+		// silent.
 		o.DisableRoutingPolicies = true
 		o.NewClient = newClusterNode
 		o.MaintNotificationsConfig = noMaintenance()
@@ -48,15 +49,17 @@ func NewRedisClient(conf config.Redis) redis.UniversalClient {
 	}
 }
 
-// noMaintenance has go-redis not ask for notifications of maintenance, which only Redis Enterprise sends: each connection would ask first,
-// and a refusal would be noted in the client's options, which others copy meanwhile.
+// noMaintenance stops go-redis from asking for notifications of maintenance, which only Redis Enterprise sends. Each
+// connection would ask first, and write a refusal into the client's options while others copy them.
 func noMaintenance() *maintnotifications.Config {
 	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }
 
 // dialRedis returns go-redis's own dialer, with connections that cost less. They are not checked before each command,
-// which would cost more again: where the server has closed one, go-redis repeats the command on another, and [nodeHook] in a cluster.
-func dialRedis(timeout time.Duration, secure *tls.Config) func(ctx context.Context, network, address string) (net.Conn, error) {
+// which costs more: if the server has closed one, go-redis repeats the command on another, and in a cluster [nodeHook]
+// does.
+func dialRedis(timeout time.Duration,
+	secure *tls.Config) func(ctx context.Context, network, address string) (net.Conn, error) {
 	dial := redis.NewDialer(&redis.Options{DialTimeout: cmp.Or(timeout, 5*time.Second), TLSConfig: secure})
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		c, err := dial(ctx, network, address)
@@ -67,10 +70,10 @@ func dialRedis(timeout time.Duration, secure *tls.Config) func(ctx context.Conte
 	}
 }
 
-// noCluster begins what a server says that is no node of a cluster.
+// noCluster begins the error of a server without cluster support.
 const noCluster = "This instance has cluster support disabled"
 
-// RedisRefused tells whether trying again is of no use: the server answers and does not want us.
+// RedisRefused reports whether the server answers and refuses the client, so that a retry is pointless.
 func RedisRefused(err error) bool {
 	return redis.IsAuthError(err) || redis.IsPermissionError(err) || slices.ContainsFunc([]string{
 		"DENIED ", // protected mode

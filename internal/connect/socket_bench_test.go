@@ -11,9 +11,9 @@ import (
 )
 
 // BenchmarkWakeups measures the processor time of a process that wakes up every 2 ms to ask a Redis server something
-// four times in a row, as timerd does for a firing: with a connection of package net, and with a wrapped one.
-// cpu-µs/op is what one such round costs the asking process, and switches/op how often one of its threads went to
-// sleep, the runtime's own threads included.
+// four times in a row, as timerd does for a firing: with a connection of package net, and with a wrapped one. cpu-µs/op
+// is the cost of one such round for the asking process, and switches/op the number of times that one of its threads
+// went to sleep, the runtime's own threads included.
 func BenchmarkWakeups(b *testing.B) {
 	server, err := devserver.StartRedis(b.Context())
 	if err != nil {
@@ -51,13 +51,15 @@ func BenchmarkWakeups(b *testing.B) {
 				}
 			}
 			used := usage(b)
-			b.ReportMetric(float64(used.Utime.Nano()+used.Stime.Nano()-began.Utime.Nano()-began.Stime.Nano())/1e3/float64(b.N), "cpu-µs/op")
+			b.ReportMetric(float64(
+				used.Utime.Nano()+used.Stime.Nano()-began.Utime.Nano()-began.Stime.Nano())/1e3/float64(b.N),
+				"cpu-µs/op")
 			b.ReportMetric(float64(used.Nvcsw-began.Nvcsw)/float64(b.N), "switches/op")
 		})
 	}
 }
 
-// usage returns what the process has used.
+// usage returns the process's usage.
 func usage(b *testing.B) syscall.Rusage {
 	b.Helper()
 	var used syscall.Rusage

@@ -9,8 +9,8 @@ import (
 	"unsafe"
 )
 
-// wrapSocket returns a connection whose reads and writes do without the scheduler's bookkeeping for system calls that may
-// block. Connections that are no sockets it returns as they are.
+// wrapSocket returns a connection whose reads and writes skip the scheduler's bookkeeping for blocking system calls. It
+// returns other connections than sockets as they are.
 func wrapSocket(c net.Conn) net.Conn {
 	socket, ok := c.(syscall.Conn)
 	if !ok {
@@ -69,7 +69,8 @@ func (c *conn) Write(p []byte) (int, error) {
 // call reads into or writes from p, which is not empty.
 func call(trap, fd uintptr, p []byte) (int, syscall.Errno) {
 	for {
-		n, _, errno := syscall.RawSyscall(trap, fd, uintptr(unsafe.Pointer(&p[0])), uintptr(len(p))) //nolint:gosec // as package syscall does
+		//nolint:gosec // as package syscall does
+		n, _, errno := syscall.RawSyscall(trap, fd, uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)))
 		switch errno {
 		case 0:
 			return int(n), 0
@@ -80,8 +81,7 @@ func call(trap, fd uintptr, p []byte) (int, syscall.Errno) {
 	}
 }
 
-// fault returns the error that a net.Conn gives for what went wrong: err in waiting for the socket, or else errno in
-// the call.
+// fault returns a failure as a net.Conn's error: err from waiting for the socket, or else errno from the call.
 func (c *conn) fault(op string, err error, errno syscall.Errno) error {
 	fault := &net.OpError{Op: op, Net: c.LocalAddr().Network(), Source: c.LocalAddr(), Addr: c.RemoteAddr()}
 	if waiting, ok := errors.AsType[*net.OpError](err); ok {

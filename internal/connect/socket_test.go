@@ -72,7 +72,7 @@ func TestLargeTransfers(t *testing.T) {
 	}
 }
 
-func TestEnds(t *testing.T) {
+func TestReadAndWriteAfterTheEnd(t *testing.T) {
 	t.Parallel()
 	wrapped, plain := pair(t, "tcp", "127.0.0.1:0")
 	if n, err := wrapped.Read(nil); n != 0 || err != nil {
@@ -82,7 +82,8 @@ func TestEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := wrapped.Read(make([]byte, 1))
-	if timeout, ok := errors.AsType[net.Error](err); !ok || !timeout.Timeout() || !errors.Is(err, os.ErrDeadlineExceeded) {
+	if timeout, ok := errors.AsType[net.Error](err); !ok || !timeout.Timeout() ||
+		!errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("deadline: %v", err)
 	}
 	if !strings.HasPrefix(err.Error(), "read tcp 127.0.0.1:") {
@@ -97,7 +98,7 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-func TestReset(t *testing.T) {
+func TestConnectionReset(t *testing.T) {
 	t.Parallel()
 	wrapped, plain := pair(t, "tcp", "127.0.0.1:0")
 	if err := plain.(*net.TCPConn).SetLinger(0); err != nil {
@@ -113,7 +114,7 @@ func TestReset(t *testing.T) {
 }
 
 // Closing a connection ends a read and a write that are waiting.
-func TestClosedMeanwhile(t *testing.T) {
+func TestCloseEndsReadAndWrite(t *testing.T) {
 	t.Parallel()
 	wrapped, _ := pair(t, "tcp", "127.0.0.1:0")
 	ended := make(chan error, 2)
@@ -143,7 +144,7 @@ func TestClosedMeanwhile(t *testing.T) {
 	}
 }
 
-// What is no socket stays as it is.
+// A connection that is no socket stays as it is.
 func TestNoSocket(t *testing.T) {
 	t.Parallel()
 	a, b := net.Pipe()
@@ -154,7 +155,7 @@ func TestNoSocket(t *testing.T) {
 	}
 }
 
-func TestRefused(t *testing.T) {
+func TestConnectionRefused(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -15,19 +15,20 @@ import (
 	"github.com/timerd-io/timerd/internal/diag"
 )
 
-// probeTimeout bounds the probe whether a server speaks TLS, and why it refuses this client. A server that does not refuse says
-// nothing, so the probe takes that long.
+// probeTimeout bounds the probe for TLS, and for the reason why a server refuses this client. An accepting server sends
+// nothing, so the probe then takes that long.
 const probeTimeout = time.Second
 
 // fixNoTLS is the fix for TLS with a server that has none.
 const fixNoTLS = "the server speaks no TLS there: write redis:// in TIMERD_REDIS_URL, or name the tls-port"
 
-// explainTLS returns the reason and the fix if a first command's error means that TLS with the server fails or is missing, and
-// otherwise the error. A retry does not help.
+// explainTLS returns the reason and the fix if a first command's error means that TLS fails or is missing; any other
+// error it returns as it is. A retry does not help.
 //
-// A server that wants another certificate says so only after it has read the client's, when it closes the connection. A
-// command that is written then may fail before that is read, and a server that was not asked for TLS just closes the
-// connection. So where it is closed, another connection asks, which writes nothing.
+// A server that requires another certificate says so only after it has read the client's, and then closes the
+// connection. A command written then may fail before the client reads the reason; and a server that expects TLS closes
+// a plain connection without a word. So after a close, explainTLS asks again on a second connection, and writes nothing
+// there.
 func explainTLS(ctx context.Context, conf config.Redis, err error) error {
 	if err == nil {
 		return nil
@@ -39,7 +40,7 @@ func explainTLS(ctx context.Context, conf config.Redis, err error) error {
 	if strings.HasPrefix(addr, "/") {
 		return err
 	}
-	// Redis takes a handshake for the beginning of a line, and waits for its end.
+	// Redis takes a TLS handshake for the beginning of a command line, and waits for its end.
 	if conf.TLS != nil && isTimeout(err) && answersPlainly(ctx, addr) {
 		return withFix(err, fixNoTLS)
 	}
@@ -59,18 +60,19 @@ func explainTLS(ctx context.Context, conf config.Redis, err error) error {
 	return err
 }
 
-// isForeign tells whether the server has answered with what is not Redis's protocol.
+// isForeign reports whether the server's answer is not in Redis's protocol.
 func isForeign(err error) bool {
-	return strings.HasPrefix(err.Error(), "redis: can't parse") || strings.HasPrefix(err.Error(), "redis: invalid reply")
+	return strings.HasPrefix(err.Error(), "redis: can't parse") ||
+		strings.HasPrefix(err.Error(), "redis: invalid reply")
 }
 
-// isTimeout tells whether the server has not said anything in time.
+// isTimeout reports whether the server did not answer in time.
 func isTimeout(err error) bool {
 	timeout, ok := errors.AsType[net.Error](err)
 	return ok && timeout.Timeout() || errors.Is(err, context.DeadlineExceeded)
 }
 
-// answersPlainly tells whether a server answers a command without TLS.
+// answersPlainly reports whether a server answers a command without TLS.
 func answersPlainly(ctx context.Context, addr string) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -78,7 +80,7 @@ func answersPlainly(ctx context.Context, addr string) bool {
 	if err != nil {
 		return false
 	}
-	defer func() { _ = conn.Close() }() // all was said
+	defer func() { _ = conn.Close() }() // the answer is known
 	if err := conn.SetDeadline(time.Now().Add(probeTimeout)); err != nil {
 		return false
 	}
@@ -90,7 +92,7 @@ func answersPlainly(ctx context.Context, addr string) bool {
 	return err == nil && (first[0] == '+' || first[0] == '-')
 }
 
-// probe makes a TLS connection and returns what the server has against it, or nil.
+// probe makes a TLS connection and returns the server's objection, or nil.
 func probe(ctx context.Context, addr string, secure *tls.Config) error {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -110,7 +112,7 @@ func probe(ctx context.Context, addr string, secure *tls.Config) error {
 	return err
 }
 
-// isAlert reports whether an error is an alert of the other side by the TLS protocol.
+// isAlert reports whether an error is a TLS alert from the other side.
 func isAlert(err error) bool {
 	alert, ok := errors.AsType[*net.OpError](err)
 	return ok && alert.Op == "remote error"
@@ -121,9 +123,9 @@ func withFix(err error, fix string) error {
 	return &diag.Fault{What: err.Error(), Remedy: fix, Err: err}
 }
 
-// tlsFault returns what an error of TLS stands for, or nil for any other error.
+// tlsFault returns the fault behind an error of TLS, or nil for any other error.
 func tlsFault(conf config.Redis, err error) error {
-	fix := certificateFix("TIMERD_REDIS", conf.TLS != nil && conf.TLS.RootCAs != nil, err)
+	fix := certificateFix("TIMERD_REDIS_URL", "TIMERD_REDIS_CA", conf.TLS != nil && conf.TLS.RootCAs != nil, err)
 	if fix != "" {
 		return withFix(err, fix)
 	}
@@ -138,16 +140,17 @@ func tlsFault(conf config.Redis, err error) error {
 	return withFix(err, fix)
 }
 
-// certificateFix returns what to do about the certificate of a server, or nothing if the error is another one. The variables of the server
-// begin with a prefix; named tells whether that of its authorities is set.
-func certificateFix(prefix string, named bool, err error) string {
+// certificateFix returns the fix for the certificate of a server, or "" if the error is another one. url and ca name
+// the settings of the server and of its authorities; named reports whether these are set.
+func certificateFix(url, ca string, named bool, err error) string {
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok && named {
-		return "let the file of " + prefix + "_CA hold the authority that signed the server's certificate"
+		return "let the file of " + ca + " hold the authority that signed the server's certificate"
 	} else if ok {
-		return "set " + prefix + "_CA to a PEM file with the authority that signed the server's certificate"
+		return "set " + ca + " to a PEM file with the authority that signed the server's certificate"
 	}
 	if wrong, ok := errors.AsType[x509.HostnameError](err); ok {
-		return fmt.Sprintf("name the server in %s_URL as its certificate does, or give it a certificate for %s", prefix, wrong.Host)
+		return fmt.Sprintf("name the server in %s as its certificate does, or give it a certificate for %s", url,
+			wrong.Host)
 	}
 	invalid, ok := errors.AsType[x509.CertificateInvalidError](err)
 	switch {
@@ -159,16 +162,17 @@ func certificateFix(prefix string, named bool, err error) string {
 	return "give the server another certificate"
 }
 
-// alertFix returns what to do about an alert of the server, or nothing if that is not known.
+// alertFix returns the fix for a server's TLS alert, or "" if none is known.
 func alertFix(conf config.Redis, alert string) string {
 	switch {
 	case strings.Contains(alert, "protocol version"):
 		return "let the server speak TLS 1.2 or 1.3: tls-protocols"
-	// With TLS 1.2 a certificate that is missing fails the handshake.
+	// With TLS 1.2 a missing certificate fails the handshake.
 	case !strings.Contains(alert, "certificate") && !strings.Contains(alert, "handshake failure"):
 		return ""
 	case conf.TLS != nil && conf.TLS.GetClientCertificate != nil:
-		return "let the server know the authority of the certificate in TIMERD_REDIS_CERT, by its tls-ca-cert-file, or give timerd another certificate"
+		return "let the server know the authority of the certificate in TIMERD_REDIS_CERT, by its tls-ca-cert-file, " +
+			"or give timerd another certificate"
 	default:
 		return "set TIMERD_REDIS_CERT and TIMERD_REDIS_KEY: the server wants a client certificate"
 	}

@@ -62,7 +62,8 @@ func TestConnectRedisClusterTLS(t *testing.T) {
 	ownCert, ownKey := authority.Issue("timerd")
 	addr, opts := authority.RedisTLS(cert, key)
 	opts = append(opts, devserver.Directive("tls-cluster", "yes")) // so that the nodes name their ports for TLS
-	cluster, err := lab.StartCluster(t.Context(), lab.ClusterConfig{Masters: 1, NodeTimeout: 5 * time.Second, Options: opts})
+	cluster, err := lab.StartCluster(t.Context(), lab.ClusterConfig{Masters: 1, NodeTimeout: 5 * time.Second,
+		Options: opts})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +103,7 @@ func TestConnectRedisSentinelTLS(t *testing.T) {
 	works(t, secureRedis(t, config.Sentinel, "rediss://"+addr+"/0?"+query, authority.File, ownCert, ownKey))
 }
 
-// What is wrong with TLS ends the start at once, and says what to do about it.
+// A fault of TLS ends the start at once, with its fix.
 func TestConnectExplainsTLS(t *testing.T) {
 	testenv.NoLeaks(t)
 	authority, stranger := testenv.NewAuthority(t), testenv.NewAuthority(t)
@@ -122,11 +123,15 @@ func TestConnectExplainsTLS(t *testing.T) {
 		wants                    []string
 	}{
 		{"an unknown authority", "rediss://" + addr, "", cert, key, []string{"set TIMERD_REDIS_CA"}},
-		{"another authority", "rediss://" + addr, stranger.File, cert, key, []string{"let the file of TIMERD_REDIS_CA"}},
+		{"another authority", "rediss://" + addr, stranger.File, cert, key,
+			[]string{"let the file of TIMERD_REDIS_CA"}},
 		{"another host", "rediss://" + elsewhere, authority.File, cert, key, []string{"certificate for 127.0.0.1"}},
-		{"an expired certificate", "rediss://" + expired, authority.File, cert, key, []string{"expired", "renew the server's certificate"}},
-		{"no client certificate", "rediss://" + addr, authority.File, "", "", []string{"set TIMERD_REDIS_CERT and TIMERD_REDIS_KEY"}},
-		{"a stranger's client certificate", "rediss://" + addr, authority.File, foreignCert, foreignKey, []string{"tls-ca-cert-file"}},
+		{"an expired certificate", "rediss://" + expired, authority.File, cert, key,
+			[]string{"expired", "renew the server's certificate"}},
+		{"no client certificate", "rediss://" + addr, authority.File, "", "",
+			[]string{"set TIMERD_REDIS_CERT and TIMERD_REDIS_KEY"}},
+		{"a stranger's client certificate", "rediss://" + addr, authority.File, foreignCert, foreignKey,
+			[]string{"tls-ca-cert-file"}},
 		{"TLS with the plain port", "rediss://" + server.Addr(), authority.File, cert, key, []string{"write redis://"}},
 		{"no TLS with the TLS port", "redis://" + addr, "", "", "", []string{"write rediss://"}},
 	} {
@@ -138,10 +143,13 @@ func TestConnectExplainsTLS(t *testing.T) {
 			connector.Attempt = time.Second // a server that takes a handshake for a command is silent
 			_, err := connector.Redis(t.Context(), conf)
 			fault, ok := errors.AsType[*diag.Fault](err)
-			if !ok || slices.ContainsFunc(c.wants, func(want string) bool { return !strings.Contains(err.Error(), want) }) {
+			if !ok || slices.ContainsFunc(c.wants, func(want string) bool {
+				return !strings.Contains(err.Error(), want)
+			}) {
 				t.Fatalf("got %v, want %q", err, c.wants)
 			}
-			if !strings.HasPrefix(err.Error(), "Redis at "+conf.Shown+": ") || !strings.Contains(err.Error(), fault.Fix()) {
+			if !strings.HasPrefix(err.Error(), "Redis at "+conf.Shown+": ") ||
+				!strings.Contains(err.Error(), fault.Fix()) {
 				t.Errorf("got %v", err)
 			}
 			watch.AtMost(t, 20*time.Second, "the start")

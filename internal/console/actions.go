@@ -5,7 +5,7 @@ import (
 	"net/url"
 )
 
-// actionPages take a request for an action, count what it would touch, and run it once it is confirmed.
+// actionPages take a request for an action, count its timers, and run it once it is confirmed.
 type actionPages struct {
 	*shared
 	actions *Actions
@@ -27,7 +27,8 @@ func (a *actionPages) newWork(form url.Values, r *http.Request) (work, error) {
 	case "hold", "resume":
 		return newHoldWork(a.actions, a.shared, do, form, a.who(r))
 	default:
-		return nil, badRequest("There is no action “"+clip(do, 50)+"”.", "Actions are cancel, fire, move, resend, replay, purge, hold and resume.")
+		return nil, badRequest("There is no action “"+clip(do, 50)+"”.",
+			"Actions are cancel, fire, move, resend, replay, purge, hold and resume.")
 	}
 }
 
@@ -131,7 +132,7 @@ type JobList struct {
 	Jobs []*JobView `json:"jobs"`
 }
 
-// liveJob keeps the page of a job fresh until there is another one to be shown.
+// liveJob keeps the page of a job fresh until it must show another stage.
 func (a *actionPages) liveJob(w http.ResponseWriter, r *http.Request) {
 	j, err := a.jobs.find(r.PathValue("id"))
 	if err != nil {

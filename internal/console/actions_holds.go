@@ -18,8 +18,8 @@ type holdWork struct {
 	request
 	actions *Actions
 	list    func(context.Context) ([]admin.HoldView, error)
-	hold    schedule.Hold // the hold; its By also names who resumes
-	lasts   time.Duration // how long; 0: until it is resumed
+	hold    schedule.Hold // the hold; its By also names the author of a resume
+	lasts   time.Duration // duration; 0: until somebody resumes it
 	how     schedule.Resume
 }
 
@@ -27,9 +27,11 @@ func newHoldWork(actions *Actions, s *shared, do string, form url.Values, who st
 	text := strings.TrimSpace(form.Get("namespace"))
 	n, err := keys.ParseNamespace(text)
 	if err != nil {
-		return nil, badRequest(err.Error(), "A namespace is app[:module[:type]], with * for any part, such as pay:refund.")
+		return nil, badRequest(err.Error(),
+			"A namespace is app[:module[:type]], with * for any part, such as pay:refund.")
 	}
-	w := &holdWork{request: request{do, "/holds"}, actions: actions, list: s.sources.Holds, hold: schedule.Hold{Namespace: n, By: who + " in the console"}}
+	w := &holdWork{request: request{do, "/holds"}, actions: actions, list: s.sources.Holds,
+		hold: schedule.Hold{Namespace: n, By: who + " in the console"}}
 	if do == "resume" {
 		return w, nil
 	}
@@ -40,7 +42,8 @@ func newHoldWork(actions *Actions, s *shared, do string, form url.Values, who st
 	if text := strings.TrimSpace(form.Get("for")); text != "" {
 		d, err := admin.ParseDuration(text)
 		if err != nil || d < admin.MinHold || d > 10*365*24*time.Hour {
-			return nil, refuse("“"+clip(text, 50)+"” is no duration of a second or more.", "Write how long it is to last, such as 2h or 3d, or nothing.")
+			return nil, refuse("“"+clip(text, 50)+"” is no duration of a second or more.",
+				"Write how long it is to last, such as 2h or 3d, or nothing.")
 		}
 		w.lasts = d
 	}
@@ -61,9 +64,10 @@ func (w *holdWork) count(ctx context.Context, tell func(Count)) (Count, error) {
 		if w.lasts > 0 {
 			c.Warnings = append(c.Warnings, "It ends by itself after "+about(w.lasts)+".")
 		}
-		found, err := w.actions.Timers.Count(ctx, admin.Selection{Query: query.Query{Namespace: w.hold.Namespace}}, func(f admin.TimerCount) {
-			tell(Count{Noun: "timers", Touches: f.Timers, Looked: f.Looked, Total: f.Total})
-		})
+		found, err := w.actions.Timers.Count(ctx, admin.Selection{Query: query.Query{Namespace: w.hold.Namespace}},
+			func(f admin.TimerCount) {
+				tell(Count{Noun: "timers", Touches: f.Timers, Looked: f.Looked, Total: f.Total})
+			})
 		c.Touches, c.AtLeast, c.Looked, c.Total = found.Timers, found.Cut, found.Looked, found.Total
 		return c, err
 	}
@@ -72,7 +76,8 @@ func (w *holdWork) count(ctx context.Context, tell func(Count)) (Count, error) {
 	case err != nil:
 		return c, err
 	case view == nil:
-		return c, &fault{Status: 422, Title: "Not held", Detail: w.hold.Namespace.String() + " is not held: it has been resumed.", Fix: "Look at the holds."}
+		return c, &fault{Status: 422, Title: "Not held", Detail: w.hold.Namespace.String() +
+			" is not held: it has been resumed.", Fix: "Look at the holds."}
 	case view.Held == nil:
 		c.AtLeast = true
 	default:
@@ -121,7 +126,8 @@ func (w *holdWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, error)
 			return nil, err
 		}
 		if len(held.Missing) > 0 {
-			return nil, errors.New("the hold stands, but timers may still be claimed by " + strings.Join(held.Missing, "; ") + "; hold it again to see whether it is complete")
+			return nil, errors.New("the hold stands, but these may still claim timers: " +
+				strings.Join(held.Missing, "; ") + "; hold it again to see whether it is complete")
 		}
 		if len(held.Unreplicated) > 0 {
 			return []Tally{{"held; no replica has the hold, so it is as durable as the server", 1}}, nil
@@ -131,7 +137,7 @@ func (w *holdWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, error)
 	return w.resume(ctx, tell)
 }
 
-// resume releases the timers. The timerds do so too; those that they released are counted separately.
+// resume releases the timers. The timerds do so too; their releases are counted separately.
 func (w *holdWork) resume(ctx context.Context, tell func([]Tally)) ([]Tally, error) {
 	var held, released int64
 	if view, err := w.view(ctx); err == nil && view != nil && view.Held != nil {
@@ -146,5 +152,6 @@ func (w *holdWork) resume(ctx context.Context, tell func([]Tally)) ([]Tally, err
 	if err == nil {
 		rest = max(held-released-kept, 0)
 	}
-	return someTallies([]Tally{{"released", released}, {"stay held by other holds, until these end", kept}, {"released by the timerds, or cancelled", rest}}), err
+	return someTallies([]Tally{{"released", released}, {"stay held by other holds, until these end", kept},
+		{"released by the timerds, or cancelled", rest}}), err
 }

@@ -22,7 +22,7 @@ type lettersWork struct {
 
 func newLettersWork(actions *Actions, do string, form url.Values) (work, error) {
 	f := letterFilterOf(form)
-	w := &lettersWork{request: request{do, "/dead?" + f.encode()}, actions: actions}
+	w := &lettersWork{request: request{do, f.address()}, actions: actions}
 	if form.Get("all") != "" {
 		sel, err := f.selection()
 		if err != nil {
@@ -68,7 +68,7 @@ func (w *lettersWork) count(ctx context.Context, tell func(Count)) (Count, error
 	return w.counted(), err
 }
 
-// counted returns the count of what was found.
+// counted returns the count of the letters found.
 func (w *lettersWork) counted() Count {
 	all, replayable := int64(len(w.found.All)), int64(len(w.found.Replayable))
 	c := Count{Noun: "dead letters", Touches: all}
@@ -78,9 +78,11 @@ func (w *lettersWork) counted() Count {
 	}
 	c.Touches = replayable
 	if n := all - replayable; n > 0 {
-		c.Warnings = append(c.Warnings, counted(n, "other holds no timer, and stays where it is.", "others hold no timer, and stay where they are."))
+		c.Warnings = append(c.Warnings, counted(n, "other has no timer, and stays where it is.",
+			"others have no timer, and stay where they are."))
 	}
-	c.Warnings = append(c.Warnings, "Each timer fires at once, as attempt 1. A newer timer of its key stays, and both fire.")
+	c.Warnings = append(c.Warnings,
+		"Each timer fires at once, as attempt 1. A newer timer of its key stays, and both fire.")
 	return c
 }
 

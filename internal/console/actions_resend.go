@@ -16,10 +16,10 @@ import (
 type resendWork struct {
 	request
 	actions *Actions
-	key     *keys.Key // of the events, if that was given
+	key     *keys.Key // of the events, if given
 	seqs    []uint64  // in the stream of firings
 
-	ids map[uint64]string // of the events that can be sent, once they are counted
+	ids map[uint64]string // of the sendable events, once counted
 }
 
 func newResendWork(actions *Actions, form url.Values) (work, error) {
@@ -60,7 +60,8 @@ func (w *resendWork) count(ctx context.Context, tell func(Count)) (Count, error)
 			return c, err
 		}
 		if large, is := errors.AsType[*admin.TooLargeError](why); is {
-			why = fmt.Errorf("its payload has %s bytes, and TIMERD_MAX_PAYLOAD is %s now", grouped(int64(large.Payload)), grouped(int64(large.Most)))
+			why = fmt.Errorf("its payload has %s bytes, and TIMERD_MAX_PAYLOAD is %s now",
+				grouped(int64(large.Payload)), grouped(int64(large.Most)))
 		}
 		if why != nil {
 			warnings = append(warnings, fmt.Sprintf("Event %d cannot be sent again: %v.", seq, why))
@@ -74,9 +75,12 @@ func (w *resendWork) count(ctx context.Context, tell func(Count)) (Count, error)
 	c.Some, c.Warnings = sample(names), sample(warnings)
 	if c.Touches > 0 {
 		c.Warnings = append(c.Warnings,
-			"All consumers of the subject get it, not only the webhook: the timer fires once more, at once, with its key and payload, as attempt 1. A newer timer of its key stays, and both fire.",
-			"Under a hold it waits for the resume. Within a day an event is sent again once; after that it can be sent again.",
-			"Its origin stays the same, and so does the webhook-id: a receiver that remembers it may take it for a repetition and do nothing.")
+			"All consumers of the subject get it, not only the webhook: the timer fires once more, at once, with its "+
+				"key and payload, as attempt 1. A newer timer of its key stays, and both fire.",
+			"Under a hold it waits for the resume. Within a day an event is sent again once; after that it can be "+
+				"sent again.",
+			"Its origin stays the same, and so does the webhook-id: a receiver that remembers it may take it for a "+
+				"repetition and do nothing.")
 	}
 	return c, nil
 }
@@ -85,7 +89,7 @@ func (w *resendWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, erro
 	tallies := func(r admin.Resent) []Tally {
 		return someTallies([]Tally{
 			{"sent again", r.Sent}, {"sent again before: send the newer event", r.Before}, {"gone meanwhile", r.Gone},
-			{"refused, as too many retries wait beside a newer timer of the key", r.Crowded},
+			{"refused: too many retries wait beside a newer timer of the key", r.Crowded},
 		})
 	}
 	done, err := w.actions.Firings.Resend(ctx, w.ids, func(r admin.Resent) { tell(tallies(r)) })

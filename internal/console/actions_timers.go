@@ -14,7 +14,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// timersWork cancels timers, has them fire now, or sets them to another time.
+// timersWork cancels timers, makes them fire now, or sets them to another time.
 type timersWork struct {
 	request
 	actions *Actions
@@ -22,18 +22,21 @@ type timersWork struct {
 	now     func(context.Context) time.Time
 
 	key  *keys.Key        // all timers of a key, to be cancelled
-	list []schedule.Which // those that were selected
-	all  *query.Query     // all that match
+	list []schedule.Which // the selected timers
+	all  *query.Query     // all matching timers
 	what string           // the selection in words
 
 	found admin.TimerCount // of all, once they are counted
-	until time.Time        // of a key: when the last timer counted is due; the zero Time: all of its timers at the time of the action
-	to    time.Time        // of move
+	// until limits the timers of key: it is the due time of the last timer counted. If it is the zero Time, the action
+	// takes all timers of the key that exist when it runs.
+	until time.Time
+	to    time.Time // of move
 }
 
 func newTimersWork(actions *Actions, s *shared, do string, form url.Values, r *http.Request) (work, error) {
 	f := filterOf(form)
-	w := &timersWork{request: request{do, "/timers?" + f.encode()}, actions: actions, index: s.sources.Index, now: s.now}
+	w := &timersWork{request: request{do, f.address()}, actions: actions, index: s.sources.Index,
+		now: s.now}
 	if form.Get("all") != "" {
 		q, err := f.query(s.now(r.Context()))
 		if err != nil {
@@ -155,7 +158,8 @@ func (w *timersWork) count(ctx context.Context, tell func(Count)) (Count, error)
 	of := func(f admin.TimerCount) Count {
 		c := Count{Noun: "timers", Touches: f.Timers, AtLeast: f.Cut, Looked: f.Looked, Total: f.Total}
 		if f.Late > 0 {
-			c.Warnings = append(c.Warnings, counted(f.Late, "of them is due already, and perhaps too late.", "of them are due already, and perhaps too late."))
+			c.Warnings = append(c.Warnings, counted(f.Late, "of them is due already, and perhaps too late.",
+				"of them are due already, and perhaps too late."))
 		}
 		return c
 	}
@@ -187,7 +191,8 @@ func (w *timersWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, erro
 		if err != nil {
 			return nil, err
 		}
-		names := map[client.Outcome]string{client.Cancelled: "cancelled", client.Fired: "too late", client.Unknown: "gone meanwhile"}
+		names := map[client.Outcome]string{client.Cancelled: "cancelled", client.Fired: "too late",
+			client.Unknown: "gone meanwhile"}
 		return []Tally{{names[outcome], 1}}, nil
 	}
 	sel := admin.Selection{Chosen: w.list}
@@ -215,7 +220,8 @@ func (w *timersWork) moveTallies(m admin.Moved) []Tally {
 		done = "set to fire now"
 	}
 	return someTallies([]Tally{
-		{done, m.Moved}, {"too late", m.TooLate}, {"held: resume them instead", m.Held}, {"changed meanwhile", m.Changed},
+		{done, m.Moved}, {"too late", m.TooLate}, {"held: resume them instead", m.Held},
+		{"changed meanwhile", m.Changed},
 		{"not allowed: timerd may not write the key", m.Denied},
 	})
 }

@@ -17,21 +17,21 @@ import (
 	"github.com/timerd-io/timerd/internal/config"
 )
 
-// user is the name that goes with the password.
+// user is the user name that belongs to the password.
 const user = "timerd"
 
-// How guessing is slowed: the first wrong passwords of an address are answered at once. After that one password a second is
-// checked, and few requests may wait for that. No address waits for another. A browser that has signed in before has a place
-// of its own, so somebody who guesses from the same address, or behind the same proxy, does not keep it out.
+// Limits that slow guessing: the first wrong passwords of an address are answered at once. After that one password a
+// second is checked, and few requests may wait for their check. No address waits for another. A browser that has signed
+// in before has a place of its own, so guessing from the same address, or behind the same proxy, does not keep it out.
 const (
 	freeGuesses   = 5
 	guessEvery    = time.Second
 	maxGuessQueue = 4
-	maxGuessers   = 4096 // addresses that are remembered
-	maxQueued     = 64   // that wait, of all addresses
+	maxGuessers   = 4096 // remembered addresses
+	maxQueued     = 64   // waiting requests, of all addresses
 	cookieName    = "timerd_known"
 	cookieBytes   = 16
-	// cookieFor is how long a browser is known; it gets another cookie once half of that is over.
+	// cookieFor is the time for which a browser is known. After half of that time, the browser gets another cookie.
 	cookieFor = 30 * 24 * time.Hour
 	// cookieKey is the purpose of the key that signs cookies.
 	cookieKey = "timerd console: a browser that has signed in"
@@ -51,13 +51,14 @@ type login struct {
 
 // guesser is a source of recent passwords. It regains its free guesses with time.
 type guesser struct {
-	next   time.Time // when the next one is checked, if in the future
+	next   time.Time // time of the next check, if in the future
 	queued int
 }
 
 func newLogin(settings config.Console, log *slog.Logger) *login {
 	password := settings.Password
-	return &login{password: password, log: log, proxies: settings.Proxies, secret: password.Key(cookieKey), guessers: map[string]*guesser{}}
+	return &login{password: password, log: log, proxies: settings.Proxies, secret: password.Key(cookieKey),
+		guessers: map[string]*guesser{}}
 }
 
 // check returns nil if the request has the password, and otherwise the answer.
@@ -71,7 +72,8 @@ func (l *login) check(w http.ResponseWriter, r *http.Request) *fault {
 	if !ok {
 		w.Header().Set("Retry-After", "5")
 		return &fault{Status: http.StatusTooManyRequests, Title: "Too many wrong passwords",
-			Detail: "Many wrong passwords came from this address, so it may try one a second.", Fix: "Try again in a few seconds."}
+			Detail: "Many wrong passwords came from this address, so it may try one a second.",
+			Fix:    "Try again in a few seconds."}
 	}
 	if wait > 0 {
 		timer := time.NewTimer(wait)
@@ -97,11 +99,12 @@ func (l *login) check(w http.ResponseWriter, r *http.Request) *fault {
 func askForPassword(w http.ResponseWriter, why string) *fault {
 	w.Header().Set("WWW-Authenticate", `Basic realm="timerd", charset="UTF-8"`)
 	return &fault{Status: http.StatusUnauthorized, Title: "Sign in", Detail: why,
-		Fix: "The user is " + user + ", the password that of TIMERD_CONSOLE_PASSWORD. Reload the page to be asked again."}
+		Fix: "The user is " + user +
+			", the password is the value of TIMERD_CONSOLE_PASSWORD. Reload the page to be asked again."}
 }
 
-// turn takes the next place of a source. It returns how long to wait for it; after that the caller calls leave. It returns false
-// if too many wait already.
+// turn takes the next place of a source. It returns the wait for it, after which the caller calls leave. It returns
+// false if too many wait already.
 func (l *login) turn(from string, now time.Time) (wait time.Duration, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -165,8 +168,8 @@ func (l *login) makeRoom(now time.Time) {
 	}
 }
 
-// source returns the origin of a password, a browser that has signed in before or an address, and whether that browser needs no
-// new cookie. An IPv6 address counts as its network of 64 bits, because one machine may have all of it.
+// source returns the origin of a password, a browser that has signed in before or an address, and whether that browser
+// needs no new cookie. An IPv6 address counts as its network of 64 bits, because one machine may have all of it.
 func (l *login) source(r *http.Request, now time.Time) (from string, known bool) {
 	if cookie, err := r.Cookie(cookieName); err == nil {
 		if id, until, ok := l.verify(cookie.Value); ok && now.Before(until) {
@@ -186,8 +189,9 @@ func (l *login) source(r *http.Request, now time.Time) (from string, known bool)
 func (l *login) remember(w http.ResponseWriter) {
 	said := rand.Text()[:cookieBytes] + "." + strconv.FormatInt(time.Now().Add(cookieFor).Unix(), 10)
 	http.SetCookie(w, &http.Cookie{ //nolint:gosec // the console itself speaks no TLS; a proxy may
-		Name: cookieName, Value: said + "." + l.sign(said), Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode,
-		MaxAge: int(cookieFor.Seconds()),
+		Name: cookieName, Value: said + "." + l.sign(said), Path: "/", HttpOnly: true,
+		SameSite: http.SameSiteStrictMode,
+		MaxAge:   int(cookieFor.Seconds()),
 	})
 }
 
@@ -197,7 +201,7 @@ func (l *login) sign(said string) string {
 	return base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// verify returns the browser that a cookie identifies, and when the cookie expires.
+// verify returns the browser that a cookie identifies, and the time at which the cookie expires.
 func (l *login) verify(value string) (id string, until time.Time, ok bool) {
 	at := strings.LastIndexByte(value, '.')
 	if at < 0 || !hmac.Equal([]byte(value[at+1:]), []byte(l.sign(value[:at]))) {

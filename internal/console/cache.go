@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// How long the data that all pages share count as current.
+// The times for which data shared by all pages count as current.
 const (
 	stateAge    = time.Second
 	forecastAge = 5 * time.Second
@@ -15,8 +15,8 @@ const (
 // readTimeoutShared bounds one reading of them.
 const readTimeoutShared = 4 * time.Second
 
-// cache has a value that all requests share. One request at a time reads it, at most once in its age; the others wait for
-// that one.
+// cache has a value that all requests share. It is read at most once in its age, by one request at a time; other
+// requests wait for that read.
 type cache[V any] struct {
 	age  time.Duration
 	read func(context.Context) V
@@ -31,7 +31,7 @@ func newCache[V any](age time.Duration, read func(context.Context) V) *cache[V] 
 	return &cache[V]{age: age, read: read}
 }
 
-// get returns the value. If ctx ends before there is a fresh one, it returns the last one, perhaps the zero value.
+// get returns the value. If ctx ends before there is a current value, it returns the last value, perhaps the zero one.
 func (c *cache[V]) get(ctx context.Context) V {
 	c.mu.Lock()
 	if !c.at.IsZero() && time.Since(c.at) < c.age {
@@ -65,7 +65,7 @@ func (c *cache[V]) refresh(ctx context.Context, under chan struct{}) {
 	close(under)
 }
 
-// drop makes the next get read the value again, because something was changed.
+// drop makes the next get read the value again, after a change.
 func (c *cache[V]) drop() {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -4,13 +4,14 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
 
 // Charts are drawn here, in the units of their view box, with few marks and one label. The style sheet has the colours.
 const (
-	chartLeft   = 44.0
+	chartLeft   = 60.0
 	chartRight  = 590.0
 	chartTop    = 16.0
 	chartBottom = 136.0
@@ -26,6 +27,9 @@ type Bar struct {
 	Title               string // the tooltip
 }
 
+// Legend names a line, with its last value.
+type Legend struct{ Class, Text string }
+
 // Label is a text in a chart.
 type Label struct{ X, Y, Anchor, Text string }
 
@@ -37,8 +41,9 @@ type Chart struct {
 	P50    []string // points of lines, one for each stretch without gaps
 	P99    []string
 	Labels []Label
-	Most   *Label // of the largest value
-	Empty  string // why there is nothing to draw
+	Most   *Label   // of the largest value
+	Legend []Legend // of the lines
+	Empty  string   // the reason for an empty chart
 }
 
 func at(v float64) string { return fmt.Sprintf("%.1f", v) }
@@ -65,7 +70,7 @@ func (c *Chart) grid(top, step float64, format func(float64) string) {
 	}
 }
 
-// dueChart draws how many timers become due in each minute.
+// dueChart draws the number of timers due in each minute.
 func dueChart(minutes []MinuteView) Chart {
 	c := Chart{}
 	var most, sum int64
@@ -93,11 +98,14 @@ func dueChart(minutes []MinuteView) Chart {
 		}
 		h := max(float64(m.Due)/top*(chartBottom-chartTop), 1.5)
 		c.Bars = append(c.Bars, Bar{
-			X: at(chartLeft + float64(i)*room + room*0.09), Width: at(room * 0.82), Y: at(chartBottom - h), Height: at(h),
-			Most: i == mostAt, Title: counted(m.Due, "timer", "timers") + " due from " + m.Begin.UTC().Format(minuteLayout),
+			X: at(chartLeft + float64(i)*room + room*0.09), Width: at(room * 0.82), Y: at(chartBottom - h),
+			Height: at(h),
+			Most:   i == mostAt, Title: counted(m.Due, "timer", "timers") + " due from " +
+				m.Begin.UTC().Format(minuteLayout),
 		})
 	}
-	begin, middle, end := minutes[0].Begin.UTC(), minutes[len(minutes)/2].Begin.UTC(), minutes[len(minutes)-1].Begin.UTC().Add(time.Minute)
+	begin, middle, end := minutes[0].Begin.UTC(), minutes[len(minutes)/2].Begin.UTC(),
+		minutes[len(minutes)-1].Begin.UTC().Add(time.Minute)
 	c.Labels = []Label{
 		{at(chartLeft), at(chartBottom + 18), "start", begin.Format(minuteLayout)},
 		{at((chartLeft + chartRight) / 2), at(chartBottom + 18), "middle", middle.Format(minuteLayout)},
@@ -113,7 +121,7 @@ func dueChart(minutes []MinuteView) Chart {
 	return c
 }
 
-// shortNumber writes a number of an axis.
+// shortNumber formats a number of an axis.
 func shortNumber(v float64) string {
 	switch {
 	case v >= 1e6:
@@ -124,66 +132,98 @@ func shortNumber(v float64) string {
 	return grouped(int64(math.Round(v)))
 }
 
-// latenessWindow is how far back the lateness is drawn.
+// latenessWindow is the time span of the lateness chart.
 const latenessWindow = 15 * time.Minute
 
-// latenessChart draws the lateness of the firings of the last minutes.
+// latenessChart draws the lateness of the firings of the last minutes, on a logarithmic scale: an outage would flatten
+// everything else on another one.
 func latenessChart(points []PointView, now time.Time) Chart {
 	c := Chart{}
-	most := time.Duration(0)
-	known := 0
-	for _, p := range points {
-		if p.P99 != nil {
-			known++
-			most = max(most, time.Duration(*p.P99))
-		}
-	}
-	if known == 0 {
+	scale := newDecades(points)
+	if scale == nil {
 		c.Empty = "Nothing has fired in the last 15 minutes."
 		return c
 	}
-	unit, name := time.Millisecond, "ms"
-	if most >= 10*time.Second {
-		unit, name = time.Second, "s"
+	for _, exponent := range scale.steps() {
+		y := scale.y(math.Pow(10, float64(exponent)))
+		c.Grid = append(c.Grid, Gridline{at(y), at(y + 4), decadeText(exponent)})
 	}
-	top, step := niceTop(float64(most) / float64(unit))
-	c.grid(top, step, func(v float64) string {
-		text := fmt.Sprintf("%g", math.Round(v*100)/100)
-		if v >= top-step/2 {
-			text += " " + name
-		}
-		return text
-	})
 	begin := now.Add(-latenessWindow)
-	x := func(i int) float64 {
-		part := float64(points[i].At.Sub(begin)) / float64(latenessWindow)
-		return chartLeft + min(max(part, 0), 1)*(chartRight-chartLeft)
+	place := func(p PointView, d *lateness) string {
+		part := float64(p.At.Sub(begin)) / float64(latenessWindow)
+		return at(chartLeft+min(max(part, 0), 1)*(chartRight-chartLeft)) + "," + at(scale.y(inMS(d)))
 	}
-	y := func(d *lateness) float64 {
-		return chartBottom - float64(*d)/float64(unit)/top*(chartBottom-chartTop)
-	}
-	c.P50 = polylines(points, func(i int, p PointView) string { return at(x(i)) + "," + at(y(p.P50)) })
-	c.P99 = polylines(points, func(i int, p PointView) string { return at(x(i)) + "," + at(y(p.P99)) })
+	c.P50 = polylines(points, func(p PointView) string { return place(p, p.P50) })
+	c.P99 = polylines(points, func(p PointView) string { return place(p, p.P99) })
 	c.Labels = []Label{
 		{at(chartLeft), at(chartBottom + 18), "start", begin.UTC().Format(minuteLayout)},
 		{at(chartRight), at(chartBottom + 18), "end", "now"},
 	}
-	for i, p := range slices.Backward(points) {
+	for _, p := range slices.Backward(points) {
 		if p.P99 != nil {
-			above, below := max(y(p.P99)-7, chartTop-4), min(y(p.P50)+14, chartBottom-4)
-			if below-above > 16 {
-				c.Labels = append(c.Labels, Label{at(x(i)), at(below), "end", "p50"})
-			}
-			c.Most = &Label{at(x(i)), at(above), "end", "p99"}
-			c.Title = fmt.Sprintf("Lateness in the last 15 minutes: lately p50 %s, p99 %s, at most p99 %s", p.P50, p.P99, ms(most))
+			c.Legend = []Legend{{"p50", "p50 " + p.P50.String()}, {"p99", "p99 " + p.P99.String()}}
+			c.Title = fmt.Sprintf("Lateness in the last 15 minutes, logarithmic: lately p50 %s, p99 %s, at most p99 %s",
+				p.P50, p.P99, ms(time.Duration(scale.most*float64(time.Millisecond))))
 			break
 		}
 	}
 	return c
 }
 
-// polylines returns the points of lines that end where a value is missing. A single point is a short line, so that it is visible.
-func polylines(points []PointView, place func(int, PointView) string) []string {
+// decades is a logarithmic scale, from one power of ten to another one, in ms.
+type decades struct {
+	low, high int // exponents
+	most      float64
+}
+
+// newDecades returns a scale for some points; nil if none has a value.
+func newDecades(points []PointView) *decades {
+	least, most := math.Inf(1), 0.0
+	for _, p := range points {
+		if p.P99 != nil {
+			least, most = min(least, inMS(p.P50)), max(most, inMS(p.P99))
+		}
+	}
+	if math.IsInf(least, 1) {
+		return nil
+	}
+	const shortest = 0.1 // of the counts in heartbeats
+	low := int(math.Floor(math.Log10(max(least, shortest))))
+	return &decades{low, max(int(math.Ceil(math.Log10(max(most, shortest)))), low+1), most}
+}
+
+// steps returns the exponents with a line: each one, or every second of many.
+func (d *decades) steps() (exponents []int) {
+	step := 1
+	if d.high-d.low > 4 {
+		step = 2
+	}
+	for e := d.low; e <= d.high; e += step {
+		exponents = append(exponents, e)
+	}
+	return exponents
+}
+
+// y returns the place of a number of ms.
+func (d *decades) y(v float64) float64 {
+	part := (math.Log10(max(v, math.Pow(10, float64(d.low)))) - float64(d.low)) / float64(d.high-d.low)
+	return chartBottom - part*(chartBottom-chartTop)
+}
+
+// inMS returns a lateness in ms.
+func inMS(l *lateness) float64 { return float64(*l) / float64(time.Millisecond) }
+
+// decadeText formats a power of ten of ms.
+func decadeText(exponent int) string {
+	if exponent < 3 {
+		return strconv.FormatFloat(math.Pow(10, float64(exponent)), 'f', -1, 64) + " ms"
+	}
+	return grouped(int64(math.Pow(10, float64(exponent-3)))) + " s"
+}
+
+// polylines returns the points of lines that end where a value is missing. A single point is a short line, so that it
+// is visible.
+func polylines(points []PointView, place func(PointView) string) []string {
 	var lines []string
 	var line []string
 	flush := func() {
@@ -195,24 +235,24 @@ func polylines(points []PointView, place func(int, PointView) string) []string {
 		}
 		line = nil
 	}
-	for i, p := range points {
+	for _, p := range points {
 		if p.P99 == nil {
 			flush()
 			continue
 		}
-		line = append(line, place(i, p))
+		line = append(line, place(p))
 	}
 	flush()
 	return lines
 }
 
-// MinuteView is how many timers become due within a minute.
+// MinuteView is the number of timers due within a minute.
 type MinuteView struct {
 	Begin time.Time `json:"begin"`
 	Due   int64     `json:"due"`
 }
 
-// PointView is how late firings were in a stretch of time.
+// PointView is the lateness of the firings in a span of time.
 type PointView struct {
 	At    time.Time `json:"at"`
 	Fired int64     `json:"fired"`

@@ -1,11 +1,11 @@
-// Package console is timerd's web page: what waits, what fires and what went wrong, for people and, as JSON, for programs.
+// Package console is timerd's web page: waiting timers, firings and faults, for people and, as JSON, for programs.
 //
-// Each page is made in two steps: a function reads what the page shows into a view, a plain value; a template, or the JSON
+// Each page is made in two steps: a function reads the data into a view, a plain value; a template, or the JSON
 // encoder, renders the view. The pages work without the script, which only keeps numbers fresh.
 //
-// Users' texts are hostile: keys, payloads, reasons and errors are shown piece by piece (text.go) and escaped by html/template.
-// No view holds markup, so nothing bypasses that. Requests pass the guards (guard.go, auth.go) first. Redis is asked in steps of
-// a few milliseconds, by few requests at a time, over the console's own connections.
+// Users' texts are hostile: keys, payloads, reasons and errors are shown piece by piece (text.go) and escaped by
+// html/template. No view holds markup, so nothing bypasses that. Requests pass the guards (guard.go, auth.go) first.
+// Redis is asked in steps of a few milliseconds, by few requests at a time, over the console's own connections.
 package console
 
 import (
@@ -62,7 +62,7 @@ func New(settings config.Console, sources Sources, actions *Actions, log *slog.L
 // Handler returns the handler of the console's requests, guards included.
 func (c *Console) Handler() http.Handler { return c.handler }
 
-// Serve answers on l until ctx ends, then ends the streams and jobs, and gives the requests under way a second to finish. It
+// Serve answers on l until ctx ends, then ends the streams and jobs, and gives running requests a second to finish. It
 // closes l.
 func (c *Console) Serve(ctx context.Context, l net.Listener) error {
 	server := &http.Server{
@@ -81,8 +81,8 @@ func (c *Console) Serve(ctx context.Context, l net.Listener) error {
 	return err
 }
 
-// ServeUntil runs a server on l until ctx ends, and then gives the requests under way a second to finish. It calls stop
-// when the server is about to end, and closes l.
+// ServeUntil runs a server on l until ctx ends, and then gives running requests a second to finish. It calls stop when
+// the server is about to end, and closes l.
 func ServeUntil(ctx context.Context, server *http.Server, l net.Listener, stop func()) error {
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(l) }()
@@ -110,7 +110,7 @@ func (c *Console) close() {
 	close(c.streams.closed)
 	if c.jobs != nil {
 		if err := c.jobs.close(); err != nil {
-			c.log.Warn("console: left behind", "err", err)
+			c.log.Warn("console: pages or jobs have not ended in time", "err", err)
 		}
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// letterRows is how many dead letters a page lists.
+// letterRows is the number of dead letters on a page.
 const letterRows = 50
 
 // Dead is a page of dead letters, the newest first.
@@ -22,7 +22,7 @@ type Dead struct {
 	Rows  []LetterView `json:"letters"`
 	Next  string       `json:"next"`  // the place= of the next page; empty at the end
 	Total uint64       `json:"total"` // letters in the stream
-	Full  bool         `json:"full"`  // the page is full; if not, and there is a next, the time for one search was over
+	Full  bool         `json:"full"`  // the page is full; if not, and Next is set, a search reached its time limit
 	Since *time.Time   `json:"since"` // letters stored since then were searched; null: all
 	First bool         `json:"-"`
 }
@@ -77,14 +77,23 @@ func (pg *letterPages) dead(r *http.Request) (*page, error) {
 	return p, nil
 }
 
+// sequence returns the number of a message in the path.
+func sequence(r *http.Request, of, fix string) (uint64, error) {
+	seq, err := strconv.ParseUint(r.PathValue("seq"), 10, 64)
+	if err != nil {
+		return 0, badRequest("“"+clip(r.PathValue("seq"), 50)+"” is no number of "+of+".", fix)
+	}
+	return seq, nil
+}
+
 // Filter reports whether a filter is set.
 func (v *Dead) Filter() bool { return v.Query != "" || v.Text != "" }
 
-// Beginning returns the query of the first page.
-func (v *Dead) Beginning() string { return letterFilter{v.Query, v.Text}.encode() }
+// Beginning returns the address of the first page.
+func (v *Dead) Beginning() string { return letterFilter{v.Query, v.Text}.address() }
 
-// More returns the query of the next page.
-func (v *Dead) More() string { return encodeQuery("q", v.Query, "text", v.Text, "place", v.Next) }
+// More returns the address of the next page.
+func (v *Dead) More() string { return address("/dead", "q", v.Query, "text", v.Text, "place", v.Next) }
 
 // Letter is one dead letter in full.
 type Letter struct {
@@ -95,9 +104,9 @@ type Letter struct {
 
 // letter reads a dead letter.
 func (pg *letterPages) letter(r *http.Request) (*page, error) {
-	seq, err := strconv.ParseUint(r.PathValue("seq"), 10, 64)
+	seq, err := sequence(r, "a dead letter", "The list of dead letters has their numbers.")
 	if err != nil {
-		return nil, badRequest("“"+clip(r.PathValue("seq"), 50)+"” is no number of a dead letter.", "The list of dead letters has their numbers.")
+		return nil, err
 	}
 	v := &Letter{At: pg.now(r.Context())}
 	p := &page{Template: "letter", Title: "Dead letter " + strconv.FormatUint(seq, 10), Nav: "/dead", View: v}
@@ -108,7 +117,9 @@ func (pg *letterPages) letter(r *http.Request) (*page, error) {
 	}
 	if !there {
 		return nil, &fault{Status: http.StatusNotFound, Title: "No such dead letter",
-			Detail: "There is no dead letter " + strconv.FormatUint(seq, 10) + ": it was replayed or purged, or never there.", Fix: "The list of dead letters has those that are there."}
+			Detail: "There is no dead letter " + strconv.FormatUint(seq, 10) +
+				": it was replayed or purged, or never there.",
+			Fix: "See the list of dead letters."}
 	}
 	v.LetterView, v.Subject = newLetterView(admin.Letter{Record: record}, payloadBytes), keys.EncodeText(record.Subject)
 	return p, nil

@@ -9,7 +9,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// hostBytes is how many bytes of a host are shown; a name and a port have no more.
+// hostBytes limits the bytes of a host shown; a name and a port have no more.
 const hostBytes = 300
 
 // DeliveryView is a record of the log of webhooks: one try or postponement of a delivery.
@@ -21,14 +21,14 @@ type DeliveryView struct {
 	Origin     string    `json:"origin,omitempty"`
 	Key        string    `json:"key,omitempty"`
 	Ref        string    `json:"ref,omitempty"`
-	At         time.Time `json:"at"` // when it began; when it was stored, if that is not known
+	At         time.Time `json:"at"` // its begin; its stored time, if that is unknown
 	Attempt    int       `json:"attempt,omitempty"`
 	Host       string    `json:"host,omitempty"`
 	Status     int       `json:"status"` // of HTTP; 0 without an answer
 	Result     string    `json:"result,omitempty"`
 	DurationMS int64     `json:"duration"`
 	Error      string    `json:"error,omitempty"`
-	Fault      string    `json:"fault,omitempty"` // why it cannot be read as a delivery
+	Fault      string    `json:"fault,omitempty"` // why it is no delivery record
 	Event      uint64    `json:"event,omitempty"` // the number of its event in the stream of firings; 0 if not found
 	Gone       bool      `json:"gone,omitempty"`  // its event is no longer in that stream
 
@@ -36,13 +36,15 @@ type DeliveryView struct {
 }
 
 func newDeliveryView(r history.Record) DeliveryView {
-	v := DeliveryView{Stream: r.Stream, Seq: r.Seq, Stored: r.Stored.UTC(), ID: clip(r.ID(), keys.MaxEventIDBytes), At: r.Stored.UTC(), Fault: r.Fault}
+	v := DeliveryView{Stream: r.Stream, Seq: r.Seq, Stored: r.Stored.UTC(), ID: clip(r.ID(), keys.MaxEventIDBytes),
+		At: r.Stored.UTC(), Fault: r.Fault}
 	if r.Fault != "" {
 		return v
 	}
 	d, name := r.Delivery, r.Key.String()
 	v.Key, v.Ref, v.Name = keys.EncodeText(name), encodeRef(name), newKeyText(r.Key)
-	v.Origin, v.Attempt, v.Host, v.Status = clip(d.Origin, keys.MaxEventIDBytes), d.Attempt, clip(d.Host, hostBytes), d.Status
+	v.Origin, v.Attempt, v.Host, v.Status = clip(d.Origin, keys.MaxEventIDBytes), d.Attempt, clip(d.Host, hostBytes),
+		d.Status
 	v.Result, v.DurationMS, v.Error = clip(string(d.Result), 50), d.Duration, event.ClipText(d.Error)
 	if !d.Time.IsZero() {
 		v.At = d.Time
@@ -50,7 +52,7 @@ func newDeliveryView(r history.Record) DeliveryView {
 	return v
 }
 
-// Tone returns the CSS class for its result.
+// Tone returns the CSS class for the delivery's result.
 func (v DeliveryView) Tone() string {
 	switch event.Result(v.Result) {
 	case event.ResultDelivered:
@@ -76,7 +78,7 @@ func (v DeliveryView) StatusText() string {
 	return "no answer"
 }
 
-// Took returns how long the call took.
+// Took returns the duration of the call.
 func (v DeliveryView) Took() string {
 	if v.DurationMS <= 0 {
 		return ""
@@ -86,5 +88,6 @@ func (v DeliveryView) Took() string {
 
 // sameWait reports whether two deliveries were postponed together.
 func (v DeliveryView) sameWait(of DeliveryView) bool {
-	return v.Result == string(event.ResultPostponed) && of.Result == v.Result && of.Host == v.Host && of.Origin == v.Origin && of.Attempt == v.Attempt && of.Key == v.Key
+	return v.Result == string(event.ResultPostponed) && of.Result == v.Result && of.Host == v.Host &&
+		of.Origin == v.Origin && of.Attempt == v.Attempt && of.Key == v.Key
 }

@@ -21,7 +21,7 @@ import (
 // trace is one that a timer was set in.
 const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
-// fired publishes a firing of a key as timerd does, with what is changed, and returns it.
+// fired publishes a firing of a key as timerd does, with changes, and returns it.
 func (w *world) fired(key string, attempt int, change ...func(*event.Event)) event.Event {
 	w.t.Helper()
 	k, err := keys.Parse(key)
@@ -30,7 +30,8 @@ func (w *world) fired(key string, attempt int, change ...func(*event.Event)) eve
 	}
 	due := time.Now().Truncate(time.Millisecond)
 	e := event.Event{
-		ID: keys.EventID(key, due.UnixMilli(), attempt), Type: event.TypeFired, Key: k, Time: due, Due: due, Attempt: attempt, MaxAttempts: 4,
+		ID: keys.EventID(key, due.UnixMilli(), attempt), Type: event.TypeFired, Key: k, Time: due, Due: due,
+		Attempt: attempt, MaxAttempts: 4,
 		Trigger: "deadline", Data: []byte(`{"order":42}`), TraceParent: trace,
 	}
 	for _, f := range change {
@@ -40,11 +41,12 @@ func (w *world) fired(key string, attempt int, change ...func(*event.Event)) eve
 	return e
 }
 
-// deliver publishes a record of an event to the log, as timerd deliver does, with what is changed.
+// deliver publishes a record of an event to the log, like timerd deliver, with changes.
 func (w *world) deliver(e event.Event, result event.Result, change ...func(*event.Delivery)) {
 	w.t.Helper()
 	d := event.Delivery{
-		ID: e.ID, Origin: e.FirstID(), Subject: keys.EncodeText(e.Key.String()), Attempt: e.Attempt, Host: "merchant.example:443", Result: result,
+		ID: e.ID, Origin: e.FirstID(), Subject: keys.EncodeText(e.Key.String()), Attempt: e.Attempt,
+		Host: "merchant.example:443", Result: result,
 		Time: time.Now().UTC().Truncate(time.Millisecond),
 	}
 	for _, f := range change {
@@ -91,7 +93,10 @@ func TestDeliveriesOfATimer(t *testing.T) {
 	if strings.Contains(text, "eliver") || strings.Contains(w.get("/api/v1/timers/"+key).body, "DELIVERY") {
 		t.Errorf("there are no webhooks, but a word of them:\n%s", text)
 	}
-	w.deliver(first, event.ResultRetry, func(d *event.Delivery) { d.Status, d.Duration, d.Error = 502, 1041, "502 Bad Gateway" })
+	w.deliver(first, event.ResultRetry, func(d *event.Delivery) {
+		d.Status, d.Duration, d.Error = 502, 1041,
+			"502 Bad Gateway"
+	})
 	second := w.fired(key, 2, func(e *event.Event) { e.SetOrigin(first.Due, 1) })
 	for range 3 {
 		w.deliver(second, event.ResultPostponed, func(d *event.Delivery) { d.Error = "its circuit is open" })
@@ -108,7 +113,8 @@ func TestDeliveriesOfATimer(t *testing.T) {
 		`chip owed"`, "retry", "502", "1,041 ms", "502 Bad Gateway", `name="seq" value="1"`)
 	has(t, text, "<dt>origin</dt>", "<dt>trace</dt>", "<dt>event id</dt>", first.ID, second.ID)
 	has(t, w.page("/search?q=42"), "<h2>Deliveries</h2>", "502 Bad Gateway", "/timers/"+key)
-	has(t, w.get("/api/v1/timers/"+key).body, `"result": "delivered"`, `"duration": 1041`, `"origin": "`+first.ID+`"`, `"traceparent": "`+trace+`"`)
+	has(t, w.get("/api/v1/timers/"+key).body, `"result": "delivered"`, `"duration": 1041`, `"origin": "`+first.ID+`"`,
+		`"traceparent": "`+trace+`"`)
 	if n := strings.Count(w.get("/api/v1/timers/"+key).body, `"result": "postponed"`); n != 3 {
 		t.Errorf("%d were postponed for programs, want all 3", n)
 	}
@@ -119,18 +125,19 @@ func (w *world) owed(key string) {
 	w.t.Helper()
 	testenv.Eventually(w.t, time.Minute, func() bool {
 		return strings.Contains(w.get("/api/v1/timers/"+key).body, `"state": "owed"`)
-	}, "what was sent again to be due")
+	}, "the event sent again to be due")
 }
 
-// What is to come has an origin and a trace too.
-func TestOriginOfWhatWaits(t *testing.T) {
+// The coming attempts have an origin and a trace too.
+func TestOriginOfComingAttempts(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	first := w.fired("pay:order:callback:7", 1)
 	has(t, w.act(url.Values{"do": {"resend"}, "seq": {"1"}}, nil, "1 event"), "1 sent again")
 	w.owed("pay:order:callback:7")
 	has(t, w.get("/api/v1/timers/pay:order:callback:7").body, `"origin": "`+first.ID+`"`, `"traceparent": "`+trace+`"`)
-	inOrder(t, w.page("/timers/pay:order:callback:7"), "<h2>Facts</h2>", "<dt>origin</dt>", first.ID, "<dt>trace</dt>", trace)
+	inOrder(t, w.page("/timers/pay:order:callback:7"), "<h2>Facts</h2>", "<dt>origin</dt>", first.ID, "<dt>trace</dt>",
+		trace)
 }
 
 // An id is shown as the event has it, by all views: of a key with a space it is percent-encoded already.
@@ -141,13 +148,14 @@ func TestIDsOfAKeyWithASpace(t *testing.T) {
 	second := w.fired("pay:order:callback:order 42", 2, func(e *event.Event) { e.SetOrigin(first.Due, 1) })
 	w.deliver(second, event.ResultRetry)
 	body := w.get("/api/v1/timers/pay:order:callback:order%2042").body
-	if strings.Count(body, `"id": "`+second.ID+`"`) != 2 || strings.Count(body, `"origin": "`+first.ID+`"`) != 2 || !strings.Contains(body, `"event": 2`) {
+	if strings.Count(body, `"id": "`+second.ID+`"`) != 2 || strings.Count(body, `"origin": "`+first.ID+`"`) != 2 ||
+		!strings.Contains(body, `"event": 2`) {
 		t.Errorf("want id %s and origin %s of an event and its delivery:\n%s", second.ID, first.ID, body)
 	}
 	inOrder(t, w.page("/timers/pay:order:callback:order%2042"), "<h2>Facts</h2>", "<dt>origin</dt>", first.ID)
 }
 
-// Many deliveries are shown page by page, and each is told once.
+// Many deliveries are shown page by page, and each is shown once.
 func TestDeliveriesPageByPage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -179,7 +187,8 @@ func TestDeliveriesPageByPage(t *testing.T) {
 	}
 }
 
-// Sent again, a timer fires once more now, with its payload and the origin that it had, beside a newer timer of its key.
+// Sent again, a timer fires once more now, with its payload and the origin that it had, beside a newer timer of its
+// key.
 func TestSendAgain(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -192,15 +201,18 @@ func TestSendAgain(t *testing.T) {
 	w.set(key, "newer")
 
 	form := url.Values{"do": {"resend"}, "key": {key}, "seq": {"2"}}
-	has(t, w.act(form, nil, "Send again: event 2 of "+key, "1 event", "All consumers of the subject get it, not only the webhook", "A newer timer of its key stays, and both fire",
+	has(t, w.act(form, nil, "Send again: event 2 of "+key, "1 event",
+		"All consumers of the subject get it, not only the webhook", "A newer timer of its key stays, and both fire",
 		"the webhook-id"), "1 sent again")
-	if timer, found, err := w.timers.Get(t.Context(), key); err != nil || !found || string(timer.Payload) != "newer" || timer.State != client.Pending {
+	if timer, found, err := w.timers.Get(t.Context(), key); err != nil || !found || string(timer.Payload) != "newer" ||
+		timer.State != client.Pending {
 		t.Errorf("the newer timer: %+v, %v, %v", timer, found, err)
 	}
 	w.owed(key)
 	has(t, w.get("/api/v1/timers/"+key).body, `"origin": "`+first.ID+`"`, `\"order\":42`)
 	has(t, w.page("/timers/"+key), "Attempt 1 of 4 is owed")
-	has(t, w.log.String(), `msg="console: action"`, "do=resend", `what="Send again: event 2 of pay:order:callback:42"`, "who=anybody@127.0.0.1", "touches=1", "sent again\"=1")
+	has(t, w.log.String(), `msg="console: action"`, "do=resend", `what="Send again: event 2 of pay:order:callback:42"`,
+		"who=anybody@127.0.0.1", "touches=1", "sent again\"=1")
 	has(t, w.act(form, nil, "1 event"), "0 sent again", "1 sent again before: send the newer event")
 	// Replaying its dead letter would be the same once more.
 	second.Type, second.DeadReason = event.TypeDead, "attempts used up"
@@ -208,8 +220,10 @@ func TestSendAgain(t *testing.T) {
 	has(t, w.act(url.Values{"do": {"replay"}, "seq": {"1"}}, nil), "0 replayed", "1 replayed or sent again before")
 
 	has(t, w.act(url.Values{"do": {"resend"}, "key": {key}, "seq": {"1", "3", "4", "5", "99"}}, nil, "1 event",
-		"Event 3 cannot be sent again: its payload was left out", "Event 4 cannot be sent again: it is of another timer",
-		"Event 5 cannot be sent again: it is not an event", "Event 99 cannot be sent again: it is no longer in its stream"), "1 sent again")
+		"Event 3 cannot be sent again: its payload was left out",
+		"Event 4 cannot be sent again: it belongs to another timer",
+		"Event 5 cannot be sent again: it is not an event",
+		"Event 99 cannot be sent again: it is no longer in its stream"), "1 sent again")
 	has(t, w.page("/timers/"+key), "not possible: <bdi>its payload was left out")
 	if text := w.page("/timers/" + key); strings.Contains(text, `value="3"`) || strings.Contains(text, `value="5"`) {
 		t.Errorf("what cannot be sent has a button:\n%s", text)
@@ -217,18 +231,22 @@ func TestSendAgain(t *testing.T) {
 }
 
 // A payload that the limit leaves out now, as it was larger before, is not sent without it.
-func TestSendAgainWhatIsTooLargeNow(t *testing.T) {
+func TestSendAgainAnEventThatIsTooLargeNow(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for _, size := range []int{schedule.DefaultMaxPayload + 1, schedule.DefaultMaxPayload} {
-		w.fired("pay:order:callback:42", 1, func(e *event.Event) { e.Data = []byte(`"` + strings.Repeat("x", size-2) + `"`) })
+		w.fired("pay:order:callback:42", 1, func(e *event.Event) {
+			e.Data = []byte(`"` + strings.Repeat("x", size-2) + `"`)
+		})
 	}
-	has(t, w.act(url.Values{"do": {"resend"}, "seq": {"1", "2"}}, nil, "1 event", "Under a hold it waits", "Within a day an event is sent again once",
-		"Event 1 cannot be sent again: its payload has 262,145 bytes, and TIMERD_MAX_PAYLOAD is 262,144 now"), "1 sent again")
+	has(t, w.act(url.Values{"do": {"resend"}, "seq": {"1", "2"}}, nil, "1 event", "Under a hold it waits",
+		"Within a day an event is sent again once",
+		"Event 1 cannot be sent again: its payload has 262,145 bytes, and TIMERD_MAX_PAYLOAD is 262,144 now"),
+		"1 sent again")
 }
 
 // An event that goes while somebody thinks about it is not sent.
-func TestSendAgainWhatHasGone(t *testing.T) {
+func TestSendAgainAVanishedEvent(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.fired("pay:order:callback:42", 1)
@@ -242,7 +260,8 @@ func TestSendAgainWhatHasGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.post(at, url.Values{"confirm": {"yes"}})
-	testenv.Eventually(t, time.Minute, func() bool { return strings.Contains(w.page(at), "1 gone meanwhile") }, "the end")
+	testenv.Eventually(t, time.Minute, func() bool { return strings.Contains(w.page(at), "1 gone meanwhile") },
+		"the end")
 }
 
 // A console that only looks shows deliveries, and has no way to send anything.
@@ -260,19 +279,25 @@ func TestDeliveriesWithoutActions(t *testing.T) {
 	}
 }
 
-// Hosts and errors are what somebody else has written: nothing of them becomes markup, turns the text around it, or fills
-// the page.
+// Hosts and errors are strangers' texts: they do not become markup, reverse the text around them, or fill the page.
 func TestHostileDeliveries(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	const key = "pay:order:callback:42"
 	e := w.fired(key, 1, func(e *event.Event) { e.TraceParent = "" })
 	const evil = "\"><script>alert(1)</script>\u202egnp.\xff\x00"
-	w.deliver(e, evil, func(d *event.Delivery) { d.Host, d.Error, d.Origin, d.Attempt, d.Status = evil, evil, evil, -7, -502 })
-	w.deliver(e, event.ResultDead, func(d *event.Delivery) { d.Host, d.Error = strings.Repeat("h", 10_000), strings.Repeat("e", 10_000) })
+	w.deliver(e, evil, func(d *event.Delivery) {
+		d.Host, d.Error, d.Origin, d.Attempt, d.Status = evil, evil, evil, -7,
+			-502
+	})
+	w.deliver(e, event.ResultDead, func(d *event.Delivery) {
+		d.Host, d.Error = strings.Repeat("h", 10_000),
+			strings.Repeat("e", 10_000)
+	})
 	w.deliver(e, event.ResultRetry, func(d *event.Delivery) { d.Duration = 1<<63 - 1 })
 	w.record(e.Key.Subject(keys.DefaultPrefix, keys.Delivery), []byte("pay:order:callback:42 \xff<script>"))
-	far := strings.Replace(string(e.AppendJSON(nil)), `"time":"`+e.Time.UTC().Format("2006-01-02T15:04:05.000Z")+`"`, `"time":"9999-12-31T23:59:59-23:59"`, 1)
+	far := strings.Replace(string(e.AppendJSON(nil)), `"time":"`+e.Time.UTC().Format("2006-01-02T15:04:05.000Z")+`"`,
+		`"time":"9999-12-31T23:59:59-23:59"`, 1)
 	w.record(e.Key.Subject(keys.DefaultPrefix, keys.Fired), []byte(far))
 	for _, path := range []string{"/timers/" + key, "/search?q=42"} {
 		var text string
@@ -280,8 +305,10 @@ func TestHostileDeliveries(t *testing.T) {
 			text = w.page(path)
 			return strings.Contains(text, "not a delivery") && strings.Contains(text, "alert(1)")
 		}, "the deliveries")
-		has(t, text, "&lt;script&gt;alert(1)", "U&#43;202E", "not a delivery", "9,223,372,036,854,775,807 ms", strings.Repeat("e", 1000))
-		if strings.Contains(text, "<script>alert") || strings.Contains(text, "\u202e") || strings.Contains(text, strings.Repeat("e", 2000)) || strings.Contains(text, strings.Repeat("h", 1000)) {
+		has(t, text, "&lt;script&gt;alert(1)", "U&#43;202E", "not a delivery", "9,223,372,036,854,775,807 ms",
+			strings.Repeat("e", 1000))
+		if strings.Contains(text, "<script>alert") || strings.Contains(text, "\u202e") ||
+			strings.Contains(text, strings.Repeat("e", 2000)) || strings.Contains(text, strings.Repeat("h", 1000)) {
 			t.Errorf("%s shows too much:\n%s", path, text)
 		}
 		if body := w.get("/api/v1" + path).body; !json.Valid([]byte(body)) {

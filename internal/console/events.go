@@ -24,7 +24,7 @@ type EventView struct {
 	Key        string     `json:"key,omitempty"`
 	Ref        string     `json:"ref,omitempty"`
 	Due        *time.Time `json:"due,omitempty"`
-	At         time.Time  `json:"at"`             // when it was published; when it was stored, if that is not known
+	At         time.Time  `json:"at"`             // its publication; its stored time, if that is unknown
 	Late       *lateness  `json:"late,omitempty"` // of a firing
 	Attempt    int        `json:"attempt,omitempty"`
 	Of         int        `json:"maxattempts,omitempty"`
@@ -33,10 +33,10 @@ type EventView struct {
 	Occurrence int64      `json:"occurrence,omitempty"`
 	DeadReason string     `json:"deadreason,omitempty"`
 	LastError  string     `json:"lasterror,omitempty"`
-	Origin     string     `json:"origin,omitempty"` // the id of its timer's first event, if that is another
+	Origin     string     `json:"origin,omitempty"` // the id of its timer's first event, if another one
 	Trace      string     `json:"traceparent,omitempty"`
 	NoResend   string     `json:"noresend,omitempty"` // of a firing: why it cannot be sent again
-	Fault      string     `json:"fault,omitempty"`    // why it cannot be read as an event
+	Fault      string     `json:"fault,omitempty"`    // why it is no event
 	Payload    Payload    `json:"payload"`
 
 	Name keyText `json:"-"`
@@ -44,7 +44,8 @@ type EventView struct {
 
 // newEventView returns the view of a record, with at most so many bytes of its payload.
 func newEventView(r history.Record, most int) EventView {
-	v := EventView{Kind: r.Kind, Stream: r.Stream, Seq: r.Seq, Stored: r.Stored.UTC(), ID: clip(r.ID(), keys.MaxEventIDBytes), At: r.Stored.UTC(), Fault: r.Fault}
+	v := EventView{Kind: r.Kind, Stream: r.Stream, Seq: r.Seq, Stored: r.Stored.UTC(),
+		ID: clip(r.ID(), keys.MaxEventIDBytes), At: r.Stored.UTC(), Fault: r.Fault}
 	if r.Kind == keys.Fired {
 		if why := admin.NoResend(r); why != nil {
 			v.NoResend = why.Error()
@@ -71,7 +72,7 @@ func newEventView(r history.Record, most int) EventView {
 	return v
 }
 
-// LateText returns how late a firing was.
+// LateText returns the lateness of a firing.
 func (v EventView) LateText() string {
 	if v.Late == nil {
 		return ""
@@ -79,13 +80,13 @@ func (v EventView) LateText() string {
 	return eventLate(time.Duration(*v.Late))
 }
 
-// IsLate reports whether its lateness is marked.
+// IsLate reports whether the lateness of the firing is marked.
 func (v EventView) IsLate() bool { return v.Late != nil && time.Duration(*v.Late) >= lateAfter }
 
-// AttemptText returns which attempt it was, of how many.
+// AttemptText returns the number of the attempt, and the most attempts.
 func (v EventView) AttemptText() string { return attemptText(v.Attempt, v.Of) }
 
-// IsDead reports whether it is a dead letter.
+// IsDead reports whether the message is a dead letter.
 func (v EventView) IsDead() bool { return v.Kind == keys.Dead }
 
 // FiringView is a firing as the overview shows it.
@@ -94,5 +95,5 @@ type FiringView = EventView
 // Position names the stream of a message and its number there.
 func (v EventView) Position() string { return v.Stream + " " + grouped(int64(v.Seq)) }
 
-// SeqText returns its number.
+// SeqText returns the message's number in its stream.
 func (v EventView) SeqText() string { return strconv.FormatUint(v.Seq, 10) }

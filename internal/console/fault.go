@@ -5,7 +5,7 @@ import (
 	"net/http"
 )
 
-// fault is an error for the user: what went wrong, and what to do.
+// fault is an error for the user, with its fix.
 type fault struct {
 	Status int    `json:"status"`
 	Title  string `json:"title"`

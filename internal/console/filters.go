@@ -23,7 +23,7 @@ func (f letterFilter) selection() (admin.LetterSelection, error) {
 	return admin.LetterSelection{Namespace: n, Text: f.Text}, err
 }
 
-func (f letterFilter) encode() string { return encodeQuery("q", f.Query, "text", f.Text) }
+func (f letterFilter) address() string { return address("/dead", "q", f.Query, "text", f.Text) }
 
 // filter selects timers, in the words of the form.
 type filter struct{ Query, State, Due string }
@@ -32,18 +32,24 @@ func filterOf(values url.Values) filter {
 	return filter{typed(values, "q"), values.Get("state"), values.Get("due")}
 }
 
-// encode returns the filter as the query of an address.
-func (f filter) encode() string { return encodeQuery("q", f.Query, "state", f.State, "due", f.Due) }
+// address returns the address of the list with this filter.
+func (f filter) address() string {
+	return address("/timers", "q", f.Query, "state", f.State, "due", f.Due)
+}
 
-// encodeQuery returns names and their values in turn as the query of an address, without values that are empty.
-func encodeQuery(pairs ...string) string {
+// address returns the address of a page with a query of names and their values in turn, without values that are empty.
+// A template must have it as a whole: behind a question mark it would encode the query again.
+func address(path string, pairs ...string) string {
 	values := url.Values{}
 	for pair := range slices.Chunk(pairs, 2) {
 		if len(pair) == 2 && pair[1] != "" {
 			values.Set(pair[0], pair[1])
 		}
 	}
-	return values.Encode()
+	if len(values) == 0 {
+		return path
+	}
+	return path + "?" + values.Encode()
 }
 
 // query returns the query for the filter at a time.
@@ -54,12 +60,14 @@ func (f filter) query(now time.Time) (query.Query, error) {
 	}
 	q, err := query.ParseQuery(text)
 	if err != nil {
-		return q, badRequest(err.Error(), "Give a namespace such as shop:order, or the beginning of a key such as shop:order:timeout:42.")
+		return q, badRequest(err.Error(),
+			"Give a namespace such as shop:order, or the beginning of a key such as shop:order:timeout:42.")
 	}
 	states := []query.State{query.StatePending, query.StateOwed, query.StateFiring, query.StateHeld}
 	if f.State != "" {
 		if !slices.Contains(states, query.State(f.State)) {
-			return q, badRequest("There is no state “"+clip(f.State, 50)+"”.", "Timers are pending, owed, firing or held.")
+			return q, badRequest("There is no state “"+clip(f.State, 50)+"”.",
+				"Timers are pending, owed, firing or held.")
 		}
 		q.States = []query.State{query.State(f.State)}
 	}

@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	// maxBody is how large a form may be: a page's worth of keys of the largest kind.
+	// maxBody limits a form, in bytes: a page of the longest keys.
 	maxBody = 1 << 20
-	// maxRequests is how many requests read at the same time: a few more than there are connections to Redis.
+	// maxRequests limits the requests that read at the same time: a few more than the connections to Redis.
 	maxRequests = 8
-	// queueFor is how long a request waits for its turn.
+	// queueFor limits a request's wait for its turn.
 	queueFor = 5 * time.Second
-	// maxWaiting is how many requests there are at a time: sending a form, waiting, reading or being answered.
+	// maxWaiting limits all requests at a time: sending a form, waiting, reading or being answered.
 	maxWaiting = 64
 	// pageTimeout bounds the reading for a page.
 	pageTimeout = 10 * time.Second
@@ -44,7 +44,8 @@ type guard struct {
 }
 
 func newGuard(settings config.Console, files *staticFiles, render *renderer) *guard {
-	g := &guard{hosts: slices.Clone(settings.Hosts), files: files, render: render, turns: make(chan struct{}, maxRequests), waiting: make(chan struct{}, maxWaiting)}
+	g := &guard{hosts: slices.Clone(settings.Hosts), files: files, render: render,
+		turns: make(chan struct{}, maxRequests), waiting: make(chan struct{}, maxWaiting)}
 	if host, _, err := net.SplitHostPort(settings.Addr); err == nil && host != "" {
 		g.hosts = append(g.hosts, strings.ToLower(host))
 	}
@@ -65,7 +66,8 @@ func (g *guard) protect(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		setHeaders(w.Header())
 		if !g.knowsHost(r) {
-			g.render.failPlain(w, r, &fault{Status: http.StatusMisdirectedRequest, Title: "Not the name of this console",
+			g.render.failPlain(w, r, &fault{Status: http.StatusMisdirectedRequest,
+				Title:  "Not the name of this console",
 				Detail: "The console is not reached by the name " + clip(r.Host, 100) + ".",
 				Fix:    "Add the name to TIMERD_CONSOLE_HOSTS, or use the address that timerd listens on."})
 			return
@@ -82,16 +84,18 @@ func (g *guard) protect(next http.Handler) http.Handler {
 				return
 			}
 		}
-		if !utf8.ValidString(r.URL.RawQuery) { // the redirect of a path that is not clean would repeat it as it is
-			g.render.failPlain(w, r, badRequest("The query of the address is not UTF-8.", "Percent-encode it: /timers?q=%C3%BC."))
+		if !utf8.ValidString(r.URL.RawQuery) { // a redirect to the clean path would repeat it
+			g.render.failPlain(w, r, badRequest("The query of the address is not UTF-8.",
+				"Percent-encode it: /timers?q=%C3%BC."))
 			return
 		}
 		cross.Handler(next).ServeHTTP(w, r)
 	})
 }
 
-// isForeignPart reports whether a page of another site loads the request as a part, such as an image or by a script, as far as
-// the browser's headers tell. That page cannot read the answer, but would make Redis work. A link to a page here is no part.
+// isForeignPart reports whether a page of another site loads the request as a part, such as an image or by a script, as
+// far as the browser's headers tell. That page cannot read the answer, but would make Redis work. A link to a page here
+// is no part.
 func isForeignPart(r *http.Request) bool {
 	site := r.Header.Get("Sec-Fetch-Site")
 	return (site == "cross-site" || site == "same-site") &&
@@ -102,15 +106,16 @@ func setHeaders(h http.Header) {
 	h.Set("Content-Security-Policy", contentPolicy)
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Frame-Options", "DENY") // for browsers without frame-ancestors
-	// Not no-referrer: a form would then say Origin: null, which is another site.
+	// With no-referrer, a form would send Origin: null, and the console would take it for another site's.
 	h.Set("Referrer-Policy", "same-origin")
 	h.Set("Cross-Origin-Resource-Policy", "same-origin")
 	h.Set("Permissions-Policy", "camera=(), geolocation=(), microphone=()")
 	h.Set("Cache-Control", "no-store")
 }
 
-// knowsHost reports whether the Host is a name of the console. So a page of another site that makes its own name point here (DNS
-// rebinding) gets nothing. If TIMERD_CONSOLE_ADDR names all addresses, the one that the connection came to counts too.
+// knowsHost reports whether the Host of a request is a name of the console. A page of another site may make its own
+// name point to the console (DNS rebinding); its requests are refused. If TIMERD_CONSOLE_ADDR means all addresses of
+// the machine, the address of the connection counts as a name too.
 func (g *guard) knowsHost(r *http.Request) bool {
 	whole := strings.ToLower(r.Host)
 	name := whole
@@ -135,11 +140,12 @@ func (g *guard) knowsHost(r *http.Request) bool {
 	return err == nil && err2 == nil && at.Addr().Unmap() == asked.Unmap()
 }
 
-// inTurn makes a request wait until few others are reading, so that Redis has time for firings however many pages are requested. A
-// form that arrives slowly, and an answer that is read slowly, take no turn.
+// inTurn makes a request wait while many others are reading, so that Redis has time for firings however many pages are
+// requested. A form that arrives slowly, and an answer that is read slowly, take no turn.
 func (g *guard) inTurn(next http.HandlerFunc) http.HandlerFunc {
 	busy := &fault{Status: http.StatusServiceUnavailable, Title: "Too many requests at once",
-		Detail: "The console answers a few requests at a time, so that timers are not delayed.", Fix: "Try again in a few seconds."}
+		Detail: "The console answers a few requests at a time, so that timers are not delayed.",
+		Fix:    "Try again in a few seconds."}
 	return func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case g.waiting <- struct{}{}:
@@ -239,7 +245,8 @@ func (c *limitedConn) Close() error {
 // readForm reads a form that is not too large.
 func readForm(r *http.Request) (url.Values, error) {
 	if err := r.ParseForm(); err != nil {
-		return nil, &fault{Status: http.StatusRequestEntityTooLarge, Title: "The form cannot be read", Detail: err.Error(), Fix: "Select fewer at a time, or all that match."}
+		return nil, &fault{Status: http.StatusRequestEntityTooLarge, Title: "The form cannot be read",
+			Detail: err.Error(), Fix: "Select fewer at a time, or all that match."}
 	}
 	return r.PostForm, nil
 }

@@ -11,7 +11,7 @@ import (
 type Holds struct {
 	At    time.Time        `json:"at"`
 	Holds []admin.HoldView `json:"holds"` // in the order of their namespaces
-	// Missing are the masters of a cluster that do not answer; their timers are left out.
+	// Missing are the silent masters of a cluster; their timers are left out.
 	Missing []string `json:"missing,omitempty"`
 }
 

@@ -12,36 +12,36 @@ import (
 	"time"
 )
 
-// Every change is a job, whether of one timer or of a million: it counts what it would touch, asks, and runs once somebody has
-// confirmed. Jobs live in this process. One that is stopped, or ends with the process, has done what its page showed last, and
-// can be requested again.
+// Every change is a job, whether it concerns one timer or a million. A job counts the timers it would change, waits for
+// a confirmation, and then runs. Jobs live in this process. If a job is stopped, or ends with the process, its changes
+// so far are the ones that its page showed last, and it can be requested again.
 const (
-	mostJobs      = 64               // that are known
-	mostRunning   = 3                // that count or work at the same time
-	askedFor      = 15 * time.Minute // how long a job waits to be confirmed
+	mostJobs      = 64               // kept in memory
+	mostRunning   = 3                // counting or working at the same time
+	askedFor      = 15 * time.Minute // a job's longest wait for confirmation
 	jobPatience   = 700 * time.Millisecond
 	jobStopWithin = 3 * time.Second
 )
 
 // Stages of a job.
 const (
-	stageCounting = "counting" // it counts what it would touch
+	stageCounting = "counting" // it counts the timers it would change
 	stageAsks     = "asks"     // it waits to be confirmed
 	stageRuns     = "runs"
 	stageDone     = "done"
-	stageStopped  = "stopped" // before its end, by somebody or with timerd
+	stageStopped  = "stopped" // before its end, by a user or with timerd
 	stageFailed   = "failed"
 )
 
-// work is what a job does.
+// work is the action of a job.
 type work interface {
-	// do returns its name, as in a form.
+	// do returns the name of the action, as in a form.
 	do() string
 	// title describes the action and its object.
 	title() string
 	// back returns the address of the page with its timers.
 	back() string
-	// count counts what it would touch, and reports its progress.
+	// count counts the timers or letters it would change, and reports its progress.
 	count(ctx context.Context, tell func(Count)) (Count, error)
 	// confirm takes the fields of the confirmation; its error is a *fault.
 	confirm(form url.Values) error
@@ -49,7 +49,7 @@ type work interface {
 	run(ctx context.Context, tell func([]Tally)) ([]Tally, error)
 }
 
-// request is the part that every work has: its name and its page.
+// request is the common part of every work: its name and its page.
 type request struct {
 	name string // as in a form
 	from string // the address of the page
@@ -59,7 +59,7 @@ func (r *request) do() string               { return r.name }
 func (r *request) back() string             { return r.from }
 func (r *request) confirm(url.Values) error { return nil } // no fields
 
-// Count is what a job would touch.
+// Count is the extent of a job.
 type Count struct {
 	Touches  int64    `json:"touches"`
 	AtLeast  bool     `json:"atleast,omitempty"` // it may be more
@@ -67,7 +67,7 @@ type Count struct {
 	Looked   int64    `json:"looked,omitempty"`
 	Total    int64    `json:"total,omitempty"`
 	Warnings []string `json:"warnings,omitempty"`
-	Some     []string `json:"some,omitempty"` // what it touches, if few
+	Some     []string `json:"some,omitempty"` // the affected texts, if few
 }
 
 // Tally counts the timers with one outcome.
@@ -89,8 +89,8 @@ type job struct {
 	tallies []Tally
 	err     error
 	ended   time.Time
-	stop    context.CancelFunc // ends the step under way
-	done    chan struct{}      // closed when the step under way has ended
+	stop    context.CancelFunc // ends the running step
+	done    chan struct{}      // closed at the end of the running step
 }
 
 // JobView is a job as a page shows it.
@@ -106,7 +106,7 @@ type JobView struct {
 	Tallies []Tally    `json:"tallies"`
 	Error   string     `json:"error,omitempty"`
 	Back    string     `json:"-"`
-	Refused *fault     `json:"-"` // why it was not confirmed
+	Refused *fault     `json:"-"` // the fault of the confirmation
 	Work    work       `json:"-"`
 	Now     time.Time  `json:"-"`
 }
@@ -115,7 +115,8 @@ func (j *job) view() *JobView {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	v := &JobView{
-		ID: j.id, Do: j.work.do(), Title: j.work.title(), Stage: j.stage, Who: j.who, Created: j.created.UTC(), Ended: timeOrNil(j.ended),
+		ID: j.id, Do: j.work.do(), Title: j.work.title(), Stage: j.stage, Who: j.who, Created: j.created.UTC(),
+		Ended: timeOrNil(j.ended),
 		Count: j.counted, Tallies: slices.Clone(j.tallies), Back: j.work.back(), Work: j.work, Now: time.Now(),
 	}
 	if v.Tallies == nil {
@@ -127,13 +128,13 @@ func (j *job) view() *JobView {
 	return v
 }
 
-// Under reports whether a step is under way.
+// Under reports whether a step is running.
 func (v *JobView) Under() bool { return v.Stage == stageCounting || v.Stage == stageRuns }
 
-// Asks reports whether it waits to be confirmed.
+// Asks reports whether the job waits to be confirmed.
 func (v *JobView) Asks() bool { return v.Stage == stageAsks }
 
-// Did returns how many it has handled, with any outcome.
+// Did returns the number handled, with any outcome.
 func (v *JobView) Did() int64 {
 	var sum int64
 	for _, t := range v.Tallies {
@@ -142,7 +143,7 @@ func (v *JobView) Did() int64 {
 	return sum
 }
 
-// jobs are those that this process knows.
+// jobs are the jobs of this process.
 type jobs struct {
 	log *slog.Logger
 
@@ -156,11 +157,12 @@ type jobs struct {
 func newJobs(log *slog.Logger) *jobs { return &jobs{log: log, byID: map[string]*job{}} }
 
 var errTooManyJobs = &fault{Status: http.StatusTooManyRequests, Title: "Too many actions at once",
-	Detail: "Three actions are under way, which is as many as there may be.", Fix: "Wait until one of them has ended, or stop it."}
+	Detail: "Three actions are running, which is the limit.", Fix: "Wait until one of them has ended, or stop it."}
 
 var errNoJob = &fault{Status: http.StatusNotFound, Title: "No such action",
-	Detail: "This timerd knows of no such action: it was requested at another timerd, too long ago, or before a restart.",
-	Fix:    "Look at the timers and request it again: the finished part stays done."}
+	Detail: "This timerd knows of no such action: it was requested at another timerd, too long ago, or before a " +
+		"restart.",
+	Fix: "Look at the timers and request it again: the finished part stays done."}
 
 // begin makes a job of work, and starts its count.
 func (s *jobs) begin(w work, who string) (*job, error) {
@@ -206,12 +208,14 @@ func (s *jobs) confirm(j *job, form url.Values) error {
 	if j.stage != stageAsks {
 		stage := j.stage
 		j.mu.Unlock()
-		return &fault{Status: http.StatusConflict, Title: "It waits for no confirmation", Detail: "The action is " + stage + ".", Fix: "Look at its page."}
+		return &fault{Status: http.StatusConflict, Title: "Nothing to confirm", Detail: "The action is " + stage + ".",
+			Fix: "Look at its page."}
 	}
 	if time.Since(j.created) > askedFor {
 		j.stage, j.ended = stageStopped, time.Now()
 		j.mu.Unlock()
-		return &fault{Status: http.StatusConflict, Title: "Requested too long ago", Detail: "The count is out of date, so nothing was changed.", Fix: "Request the action again."}
+		return &fault{Status: http.StatusConflict, Title: "Requested too long ago",
+			Detail: "The count is out of date, so nothing was changed.", Fix: "Request the action again."}
 	}
 	if err := j.work.confirm(form); err != nil {
 		j.mu.Unlock()
@@ -282,7 +286,7 @@ func (s *jobs) start(j *job, part func(context.Context)) error {
 	return nil
 }
 
-// wait waits a moment for the step under way, so that a short one is over when the page is shown.
+// wait waits a moment for the running step, so that the page shows the end of a short one.
 func (j *job) wait(ctx context.Context) {
 	j.mu.Lock()
 	done := j.done
@@ -296,7 +300,7 @@ func (j *job) wait(ctx context.Context) {
 	}
 }
 
-// end stops the step under way, or gives up a job that waits for confirmation.
+// end stops the running step, or drops a job that waits for confirmation.
 func (j *job) end() {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -333,8 +337,8 @@ func (s *jobs) list() []*JobView {
 	return views
 }
 
-// makeRoom forgets jobs that were not confirmed in time and, if there are too many, the one that has been over, or has waited
-// for confirmation, for the longest.
+// makeRoom forgets jobs that were not confirmed in time. If there are still too many, it also forgets the one that has
+// waited for confirmation, or has been over, for the longest time.
 func (s *jobs) makeRoom() {
 	var oldest *job
 	for id, j := range s.byID {

@@ -25,7 +25,7 @@ func (w *noWork) run(context.Context, func([]Tally)) ([]Tally, error) {
 	return nil, nil
 }
 
-// What was counted long ago is not done, whether or not another job has made it be forgotten.
+// A job counted long ago does not run, forgotten or not.
 func TestConfirmedTooLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

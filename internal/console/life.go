@@ -10,11 +10,11 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// aheadShown is how many future attempts a life shows, beside the last one.
+// aheadShown limits the future attempts shown in a life, apart from the last attempt.
 const aheadShown = 3
 
-// lifeOf returns a timer's past, as far as the streams have it, its present and its future. known says that Redis was
-// asked.
+// lifeOf returns a timer's past, as far as the streams have it, its present and its future. known is set if Redis
+// answered.
 func (pg *timerPage) lifeOf(v *TimerPage, known bool) []LifeView {
 	life := []LifeView{}
 	for _, e := range slices.Backward(v.Events.Events) {
@@ -32,7 +32,8 @@ func (pg *timerPage) lifeOf(v *TimerPage, known bool) []LifeView {
 	case v.Repeats != nil && !t.Beside:
 		for _, next := range v.Repeats.Next {
 			if next.After(t.Due) {
-				life = append(life, LifeView{Kind: "ahead", At: &next, Text: "next occurrence"})
+				life = append(life, LifeView{Kind: "ahead", At: &next, Text: "next occurrence",
+					Note: v.Repeats.InZone(next)})
 			}
 		}
 	default:
@@ -55,7 +56,7 @@ func pastLine(e EventView) LifeView {
 		line.Kind, line.Text, line.Link = "bad", "Became a dead letter", "/dead/"+e.SeqText()
 		line.Why = e.DeadReason
 		if e.Fault != "" {
-			line.Text, line.Why = "A message among the dead letters that is no event", e.Fault
+			line.Text, line.Why = "A message among the dead letters that is not an event", e.Fault
 		} else if e.LastError != "" {
 			line.Why += "; last error: " + e.LastError
 		}
@@ -63,7 +64,7 @@ func pastLine(e EventView) LifeView {
 	}
 	line.Text = "Fired"
 	if e.Fault != "" {
-		line.Text, line.Why = "A message on its subject that is no event", e.Fault
+		line.Text, line.Why = "A message on its subject that is not an event", e.Fault
 		return line
 	}
 	if e.Repeat != "" {
@@ -117,7 +118,7 @@ func presentLine(t InspectedView, now time.Time) LifeView {
 		line.Note = "set aside: " + parkedText(t.Parked)
 	}
 	if t.Unheard {
-		line.Note = "no timerd has heard of the key yet; if that stays so, TIMERD_NAMESPACES has not its namespace"
+		line.Note = "no timerd knows the key yet; if that stays so, add its namespace to TIMERD_NAMESPACES"
 	}
 	if t.Perhaps {
 		line.Note += "; its event may be in NATS already"
@@ -127,12 +128,12 @@ func presentLine(t InspectedView, now time.Time) LifeView {
 
 func parkedText(reason string) string {
 	if reason == string(query.ParkedRefused) {
-		return "NATS refuses its subject; timerd doctor says what to do"
+		return "NATS refuses its subject; timerd doctor has the fix"
 	}
-	return "timerd may not read its key; timerd doctor says what to do"
+	return "timerd may not read its key; timerd doctor has the fix"
 }
 
-// attemptsAhead returns lines for the retries of a timer, if each attempt failed at once.
+// attemptsAhead returns the lines for a timer's retries, as if each attempt failed at once.
 func (pg *timerPage) attemptsAhead(key keys.Key, attempt int) []LifeView {
 	policy := pg.sources.Policies.For(key)
 	delays := policy.Delays()

@@ -9,11 +9,11 @@ import (
 )
 
 const (
-	// liveEvery is how often a page gets news.
+	// liveEvery is the interval of a page's updates.
 	liveEvery = time.Second
-	// mostStreams is how many pages are kept fresh at the same time. Others stay as they were loaded.
+	// mostStreams limits the pages that are kept fresh at the same time. Others stay as loaded.
 	mostStreams = 64
-	// streamFor is how long one stream lasts; the browser then opens another, with the password.
+	// streamFor is the duration of one stream. Then the browser opens another stream, with the password.
 	streamFor = 15 * time.Minute
 	// streamWrite bounds one write.
 	streamWrite = 5 * time.Second
@@ -36,27 +36,28 @@ func (rd *renderer) renderParts(page string, parts map[string]part) []byte {
 		}
 		out[name] = strings.TrimSpace(b.String())
 	}
-	data, _ := json.Marshal(out) // texts always work
+	data, _ := json.Marshal(out) // a map of texts never fails
 	return data
 }
 
 // streams keep pages fresh in browsers.
 type streams struct {
-	places chan struct{} // holds one for each that is open
+	places chan struct{} // holds one for each open stream
 	closed chan struct{} // ends them
 }
 
-// send sends what next returns, each second if it is new, until next is done, the browser leaves or timerd stops.
+// send calls next once a second and sends its data if they are new. It ends once next is done, the browser leaves or
+// timerd stops.
 func (s *streams) send(w http.ResponseWriter, r *http.Request, next func() (data []byte, last bool)) {
 	select {
 	case s.places <- struct{}{}:
 		defer func() { <-s.places }()
 	default:
-		w.WriteHeader(http.StatusNoContent) // which tells a browser not to ask again
+		w.WriteHeader(http.StatusNoContent) // tells the browser not to ask again
 		return
 	}
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Time{}) // nothing more is read; the write deadline finds clients that are gone
+	_ = control.SetReadDeadline(time.Time{}) // nothing more is read; the write deadline finds dead clients
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no")
 	tick := time.NewTicker(liveEvery)

@@ -27,7 +27,7 @@ func nextParts(t *testing.T, lines *bufio.Scanner) map[string]string {
 	return nil
 }
 
-// What a stream sends is what the page has, and follows what happens.
+// A stream sends the parts of the page, and keeps them current.
 func TestLive(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -49,7 +49,8 @@ func TestLive(t *testing.T) {
 	w.letter("shop:<b>:timeout:2", "gone")
 	for {
 		parts := nextParts(t, lines)
-		if strings.Contains(parts["figures"], "<strong>1</strong> <span>pending</span>") && strings.Contains(parts["figures"], "<strong>1</strong> <span>dead letters</span>") {
+		if strings.Contains(parts["figures"], "<strong>1</strong> <span>pending</span>") &&
+			strings.Contains(parts["figures"], "<strong>1</strong> <span>dead letters</span>") {
 			break
 		}
 	}

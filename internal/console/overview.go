@@ -3,66 +3,49 @@ package console
 import (
 	"context"
 	"net/http"
-	"slices"
-	"strings"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/diag"
-	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/internal/status"
-	"github.com/timerd-io/timerd/keys"
 )
 
 // Overview is the first page: the state of the installation now, and its next hour.
 type Overview struct {
-	At    time.Time `json:"at"` // by Redis's clock
-	Redis bool      `json:"redis"`
-	NATS  bool      `json:"nats"`
+	At     time.Time  `json:"at"` // by Redis's clock
+	Answer AnswerView `json:"answer"`
+	Redis  bool       `json:"redis"`
+	NATS   bool       `json:"nats"`
 
-	Pending     *int64          `json:"pending"` // null if not known, as for the others
-	DueSoon     *int64          `json:"duesoon"` // within a minute
-	FiredPerSec *float64        `json:"firedpersecond"`
-	Owed        *int64          `json:"owed"`
-	Firing      *int64          `json:"firing"`
-	Held        *int64          `json:"held"`
-	DeadLetters *uint64         `json:"deadletters"`
-	GapsLately  *int64          `json:"gaps"` // in the last 15 minutes
-	P50         *lateness       `json:"p50"`  // of the last 15 minutes
-	P99         *lateness       `json:"p99"`
-	Lateness    []PointView     `json:"lateness"`
-	Due         []MinuteView    `json:"due"`
-	Namespaces  []NamespaceView `json:"namespaces"`
-	CountedAt   time.Time       `json:"countedat,omitzero"`    // when the last audit counted the namespaces
+	Pending     *int64       `json:"pending"` // null if unknown, like the others
+	DueSoon     *int64       `json:"duesoon"` // within a minute
+	FiredPerSec *float64     `json:"firedpersecond"`
+	Owed        *int64       `json:"owed"`
+	Firing      *int64       `json:"firing"`
+	Held        *int64       `json:"held"`
+	DeadLetters *uint64      `json:"deadletters"`
+	GapsLately  *int64       `json:"gaps"` // in the last 15 minutes
+	P50         *lateness    `json:"p50"`  // of the last 15 minutes
+	P99         *lateness    `json:"p99"`
+	Lateness    []PointView  `json:"lateness"`
+	Due         []MinuteView `json:"due"`
+	NamespacesView
 	Firings     []FiringView    `json:"firings"`               // the latest
-	FiringsAway string          `json:"firingsaway,omitempty"` // why the firings are not known
+	FiringsAway string          `json:"firingsaway,omitempty"` // why the firings are unknown
 	Timerds     []status.Timerd `json:"timerds"`
-	Problems    diag.Findings   `json:"problems"`
+	Problems    []ProblemView   `json:"problems"`
 	Holds       []status.Hold   `json:"holds"`
-
-	Consumers []status.Consumer `json:"consumers"` // of fired events
-	Unnamed   []status.Failures `json:"unnamed"`   // attempts that failed for consumers that do not name themselves
-	Letters   []status.Letters  `json:"letters"`   // dead letters by namespace
 
 	DueChart      Chart    `json:"-"`
 	LatenessChart Chart    `json:"-"`
 	DueAway       string   `json:"-"`
 	Numbers       []Figure `json:"-"`
+
+	gapsTone string
 }
 
-// redisAway is what is told instead of what only Redis knows.
+// redisAway stands in for data that only Redis has.
 const redisAway = "Redis cannot be read now."
 
-// NamespaceView is a namespace's numbers.
-type NamespaceView struct {
-	Name        string    `json:"namespace"`
-	Pending     *int64    `json:"pending"`
-	Held        *int64    `json:"held"`
-	FiredPerSec *float64  `json:"firedpersecond"`
-	P99         *lateness `json:"p99"`
-	IsHeld      bool      `json:"isheld"`
-}
-
-// Figure is one of the numbers that come first.
+// Figure is one of the numbers at the top.
 type Figure struct {
 	Name string
 	Text string
@@ -70,12 +53,12 @@ type Figure struct {
 	Link string
 }
 
-// overviewPage reads the first page, and keeps it fresh.
+// overviewPage reads the first page, and keeps it fresh in browsers.
 type overviewPage struct {
 	*shared
 	render  *renderer
 	streams *streams
-	parts   *cache[[]byte] // what is live on it
+	parts   *cache[[]byte] // its live parts
 }
 
 func newOverviewPage(s *shared, render *renderer, live *streams) *overviewPage {
@@ -92,30 +75,30 @@ func (pg *overviewPage) overview(r *http.Request) (*page, error) {
 func (pg *overviewPage) readOverview(ctx context.Context) *Overview {
 	state := pg.state.get(ctx)
 	v := &Overview{
-		Problems: diag.Findings{}, Holds: []status.Hold{}, Timerds: []status.Timerd{},
-		Consumers: []status.Consumer{}, Unnamed: []status.Failures{}, Letters: []status.Letters{},
+		Problems: []ProblemView{}, Holds: []status.Hold{}, Timerds: []status.Timerd{},
+		NamespacesView: NamespacesView{Namespaces: []NamespaceView{}},
 	}
-	if state == nil {
+	if v.Answer = answerOf(state, pg.sources.Pulse()); state == nil {
 		v.At = time.Now().UTC()
 		return v
 	}
 	v.At, v.Redis, v.NATS = state.At, state.Redis(), state.NATS()
-	v.Problems = state.Report.Problems
+	for _, p := range state.Report.Problems {
+		v.Problems = append(v.Problems, newProblemView(p))
+	}
 	if v.Redis {
 		redis := state.Report.Redis
 		v.Pending, v.Owed, v.Firing, v.Held = &redis.Pending, &redis.Owed, &redis.Firing, redis.Held
-		v.Timerds, v.CountedAt = redis.Timerds, redis.CountedAt
+		v.Timerds = redis.Timerds
 		v.Holds = append(v.Holds, redis.Holds...)
 		v.addForecast(pg.due.get(ctx))
 	} else {
 		v.DueAway = redisAway
 	}
 	if state.NATS() {
-		nats := state.Report.NATS
-		v.DeadLetters = nats.DeadLetters
-		v.Consumers, v.Unnamed, v.Letters = append(v.Consumers, nats.Consumers...), append(v.Unnamed, nats.Unnamed...), append(v.Letters, nats.Letters...)
+		v.DeadLetters = state.Report.NATS.DeadLetters
 	}
-	pg.addPulse(v, state)
+	pg.addPulse(ctx, v, state)
 	pg.addFirings(ctx, v, state)
 	if v.LatenessChart = latenessChart(v.Lateness, v.At); !v.Redis {
 		v.LatenessChart.Empty = redisAway
@@ -143,7 +126,7 @@ func (v *Overview) addForecast(f *forecast) {
 	}
 }
 
-// figures returns the numbers that come first.
+// figures returns the numbers at the top.
 func (v *Overview) figures() []Figure {
 	fired := Figure{Name: "fired per second", Text: "–", Link: "/timers?state=firing"}
 	if v.FiredPerSec != nil {
@@ -157,7 +140,7 @@ func (v *Overview) figures() []Figure {
 		figure("owed", v.Owed, "owed", "/timers?state=owed"),
 		figure("held", v.Held, "held", "/holds"),
 		figure("dead letters", signed(v.DeadLetters), "dead", "/dead"),
-		figure("gaps in 15 minutes", v.GapsLately, "owed", "/"),
+		figure("gaps in 15 minutes", v.GapsLately, v.gapsTone, "/system#gaps"),
 	}
 }
 
@@ -180,85 +163,41 @@ func figure(name string, n *int64, tone, link string) Figure {
 	return f
 }
 
-// mostNamespaces is how many rows the overview has of namespaces.
-const mostNamespaces = 12
-
-// addPulse adds the numbers in the timerds' heartbeats: how much fires, and how late.
-func (pg *overviewPage) addPulse(v *Overview, state *summary) {
-	v.Lateness, v.Namespaces, v.Firings = []PointView{}, []NamespaceView{}, []FiringView{}
+// addPulse adds the numbers in the timerds' heartbeats: the rate of firings, and their lateness.
+func (pg *overviewPage) addPulse(ctx context.Context, v *Overview, state *summary) {
+	v.Lateness, v.Firings = []PointView{}, []FiringView{}
 	if !state.Redis() {
 		return // the last counts are out of date
 	}
 	p := pg.sources.Pulse()
 	if !p.At.IsZero() {
-		v.FiredPerSec, v.GapsLately = &p.FiredPerSecond, &p.Gaps
+		v.FiredPerSec, v.GapsLately, v.gapsTone = &p.FiredPerSecond, &p.Gaps, "owed"
+		if onlyStarts(state.Report.Redis, p.Gaps) {
+			v.gapsTone = "quiet"
+		}
 		v.P50, v.P99 = latenessOf(p.Lateness, 0.5), latenessOf(p.Lateness, 0.99)
 	}
 	for _, point := range p.Points {
-		v.Lateness = append(v.Lateness, PointView{point.At.UTC(), point.Fired, latenessOf(point.Lateness, 0.5), latenessOf(point.Lateness, 0.99)})
+		v.Lateness = append(v.Lateness, PointView{point.At.UTC(), point.Fired, latenessOf(point.Lateness, 0.5),
+			latenessOf(point.Lateness, 0.99)})
 	}
-	v.Namespaces = namespacesOf(p, state)
+	v.NamespacesView = namespacesOf(p, state, pg.few.get(ctx))
 }
 
-// namespacesOf joins the counts of the last audit with the firings. The namespaces that are held or fire most come first.
-func namespacesOf(p history.LiveStats, state *summary) []NamespaceView {
-	byName := map[string]*NamespaceView{}
-	row := func(name string) *NamespaceView {
-		if byName[name] == nil {
-			byName[name] = &NamespaceView{Name: name}
-		}
-		return byName[name]
-	}
-	if state.Redis() && hasCounted(state.Report.Redis) {
-		for _, n := range state.Report.Redis.Namespaces {
-			one := row(n.Namespace)
-			one.Pending, one.Held = &n.Pending, &n.Held
+// firingNow is the age up to which a firing counts as one of now.
+const firingNow = 10 * time.Second
+
+// FiringNow returns the firings of the last seconds.
+func (v *Overview) FiringNow() (now []FiringView) {
+	for _, f := range v.Firings {
+		if v.At.Sub(f.At) <= firingNow {
+			now = append(now, f)
 		}
 	}
-	for _, n := range p.Namespaces {
-		one := row(n.Name)
-		one.FiredPerSec, one.P99 = &n.FiredPerSecond, latenessOf(n.Lateness, 0.99)
-	}
-	all := make([]NamespaceView, 0, len(byName))
-	for _, n := range byName {
-		if n.Name == keys.Other && n.FiredPerSec == nil && (n.Pending == nil || *n.Pending == 0) {
-			continue
-		}
-		for _, h := range state.Holds() {
-			n.IsHeld = n.IsHeld || h.Namespace == n.Name
-		}
-		all = append(all, *n)
-	}
-	slices.SortFunc(all, func(a, b NamespaceView) int {
-		if a.weight() != b.weight() {
-			return int(b.weight() - a.weight())
-		}
-		return strings.Compare(a.Name, b.Name)
-	})
-	return all[:min(len(all), mostNamespaces)]
+	return now
 }
 
-// hasCounted reports whether the last audit has counts: the first one, at the start, may have found nothing yet.
-func hasCounted(r *status.Redis) bool {
-	var sum int64
-	for _, n := range r.Namespaces {
-		sum += n.Pending + n.Held + n.Owed + n.Firing
-	}
-	return sum > 0 || r.Pending == 0
-}
-
-// weight orders namespaces; all others, as one, come last.
-func (n NamespaceView) weight() int64 {
-	switch {
-	case n.Name == keys.Other:
-		return -1
-	case n.Pending != nil:
-		return *n.Pending
-	}
-	return 0
-}
-
-// addFirings adds the latest firings. Where NATS has just not answered, it is not waited for once more.
+// addFirings adds the latest firings. If NATS has just failed to answer a request, it does not wait for NATS again.
 func (pg *overviewPage) addFirings(ctx context.Context, v *Overview, state *summary) {
 	const most = 10
 	if !state.NATS() {
@@ -276,8 +215,8 @@ func (pg *overviewPage) addFirings(ctx context.Context, v *Overview, state *summ
 func (pg *overviewPage) readParts(ctx context.Context) []byte {
 	v := pg.readOverview(ctx)
 	parts := map[string]part{
-		"figures": {"figures", v.Numbers}, "lateness": {"linechart", v.LatenessChart}, "namespaces": {"namespaces", v}, "firings": {"firings", v},
-		"consumers": {"consumers", v}, "letters": {"letters", v},
+		"answer": {"answer", v.Answer}, "figures": {"figures", v.Numbers}, "lateness": {"linechart", v.LatenessChart},
+		"namespaces": {"namespaces", v}, "firings": {"firings", v},
 		"asof": {"stamp", Moment{v.At, v.At}}, "notices": {"notices", noticesOf(pg.state.get(ctx), true)},
 	}
 	if v.DueAway == "" {

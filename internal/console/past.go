@@ -8,7 +8,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// EventsView is a stretch of the streams' past.
+// EventsView is a part of the streams' past.
 type EventsView struct {
 	Events     []EventView    `json:"events"`     // newest first
 	Deliveries []DeliveryView `json:"deliveries"` // newest first
@@ -24,7 +24,7 @@ func newEventsView() EventsView {
 	return EventsView{Events: []EventView{}, Deliveries: []DeliveryView{}, Streams: []ReachView{}}
 }
 
-// ReachView is how far back a stream was searched.
+// ReachView is the extent of a stream's search.
 type ReachView struct {
 	Stream    string     `json:"stream"`
 	Seq       uint64     `json:"seq"` // all messages from this one on
@@ -36,12 +36,13 @@ type ReachView struct {
 	kind string
 }
 
-// readEvents searches for events and deliveries. An error is part of the view, because the rest of the page works without them.
+// readEvents searches for events and deliveries. An error is part of the view, because the rest of the page works
+// without them.
 func (s *shared) readEvents(r *http.Request, q history.Query, place string, limit int) EventsView {
 	v := newEventsView()
 	found, err := s.sources.History.Search(r.Context(), q, place, limit)
 	if err != nil {
-		v.Away = err.Error() // what was found before it is good
+		v.Away = err.Error() // the finds before the error are good
 	}
 	for _, record := range found.Records {
 		if record.Kind == keys.Delivery {
@@ -52,13 +53,14 @@ func (s *shared) readEvents(r *http.Request, q history.Query, place string, limi
 	}
 	v.Next, v.Looked, v.Since = found.Place, int64(found.Looked), timeOrNil(found.Since)
 	for _, s := range found.Streams {
-		v.Streams = append(v.Streams, ReachView{s.Stream, s.Seq, timeOrNil(s.Since), s.Beginning, s.Missing, s.Away, s.Kind})
+		v.Streams = append(v.Streams, ReachView{s.Stream, s.Seq, timeOrNil(s.Since), s.Beginning, s.Missing, s.Away,
+			s.Kind})
 	}
 	v.link()
 	return v
 }
 
-// NoLog returns why the log of webhooks cannot be read; empty if it can, or is not there.
+// NoLog returns the reason why the log of webhooks cannot be read; empty if it can, or if there is none.
 func (v *EventsView) NoLog() string {
 	for _, s := range v.Streams {
 		if s.Away != "" {
@@ -72,7 +74,7 @@ func (v *EventsView) NoLog() string {
 type DeliveryRow struct {
 	DeliveryView
 	Times int
-	First time.Time // when the first of several began
+	First time.Time // begin of the first one
 }
 
 // Rows returns the deliveries as rows.
@@ -89,12 +91,13 @@ func (v *EventsView) Rows() []DeliveryRow {
 	return rows
 }
 
-// link notes for each delivery where its event is: among these, further back, or gone. The event was stored before it.
+// link sets for each delivery the place of its event: among these events, further back in the stream, or gone. The
+// event was stored before the delivery.
 func (v *EventsView) link() {
 	at := map[string]uint64{}
 	for _, e := range v.Events {
 		if e.Kind == keys.Fired && e.Fault == "" {
-			at[e.Key+" "+e.ID] = e.Seq // of several the first
+			at[e.Key+" "+e.ID] = e.Seq // the first of several
 		}
 	}
 	whole := false

@@ -11,8 +11,9 @@ import (
 // proxies are the networks of proxies before the console, whose X-Forwarded-For counts.
 type proxies []netip.Prefix
 
-// client returns the address that a request comes from: that of the connection; or where that is a proxy's, what it says, and so on.
-// What a client writes itself stands to the left of what proxies add, and does not count.
+// client returns the origin of a request: the address of the connection. If that is a known proxy, it is the last
+// address in X-Forwarded-For; if that is a known proxy too, the address before it, and so on. Addresses that a client
+// wrote itself come before the proxies' ones, and do not count.
 func (p proxies) client(r *http.Request) string {
 	at, ok := parseAddress(r.RemoteAddr)
 	if !ok {

@@ -9,7 +9,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"path"
 	"reflect"
 	"strings"
@@ -25,14 +24,14 @@ var templateFiles embed.FS
 type page struct {
 	Template string // its name, without .html
 	Title    string
-	Nav      string // the path of the part of the console that it belongs to
+	Nav      string // the path of its part of the console
 	Status   int    // of the answer; 0: 200
 	View     any
 	Trouble  *fault // why View is empty because a server is away; nil otherwise
-	Reload   int    // s until a browser without the script asks again; 0: never
+	Reload   int    // seconds until a browser without the script reloads; 0: never
 }
 
-// pageFunc reads a page. Its error is a *fault, or that of a server.
+// pageFunc reads a page. Its error is a *fault, or a server's.
 type pageFunc func(*http.Request) (*page, error)
 
 // frame is a page with its surroundings.
@@ -49,12 +48,15 @@ type templates struct{ byName map[string]*template.Template }
 
 func newTemplates(files *staticFiles) (*templates, error) {
 	functions := template.FuncMap{
-		"static": files.path, "grouped": groupedAny, "counted": countedAny, "about": about, "ms": ms, "perSecond": perSecond,
-		"plain": plain, "line": func(s string) []Piece { return pieces(s, false) }, "lines": func(s string) []Piece { return pieces(s, true) },
-		"moment": func(at, now time.Time) Moment { return Moment{at, now} }, "ref": encodeRef, "query": url.QueryEscape,
+		"static": files.path, "grouped": groupedAny, "counted": countedAny, "about": about, "ms": ms,
+		"perSecond": perSecond, "share": shareText,
+		"plain": plain, "line": func(s string) []Piece { return pieces(s, false) },
+		"lines":  func(s string) []Piece { return pieces(s, true) },
+		"moment": func(at, now time.Time) Moment { return Moment{at, now} }, "ref": encodeRef, "address": address,
 		"dict": dict,
 	}
-	base, err := template.New("base").Funcs(functions).ParseFS(templateFiles, "templates/base.html", "templates/parts.html")
+	base, err := template.New("base").Funcs(functions).ParseFS(templateFiles, "templates/base.html",
+		"templates/parts.html")
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +96,7 @@ func whole(v reflect.Value) int64 {
 	return 0
 }
 
-// dict makes a map of names and values in turn, for a template that needs several.
+// dict makes a map of alternating names and values, for a template with several inputs.
 func dict(pairs ...any) (map[string]any, error) {
 	m := map[string]any{}
 	for i := 0; i+1 < len(pairs); i += 2 {
@@ -159,15 +161,17 @@ func writeJSON(w http.ResponseWriter, status int, contentType string, v any) {
 
 // writePage writes a page with its frame.
 func (rd *renderer) writePage(w http.ResponseWriter, r *http.Request, p *page) {
-	f := &frame{page: p, Actions: rd.actions, State: rd.state.get(r.Context()), Query: event.ClipText(typed(r.URL.Query(), "q"))}
+	f := &frame{page: p, Actions: rd.actions, State: rd.state.get(r.Context()),
+		Query: event.ClipText(typed(r.URL.Query(), "q"))}
 	if p.Nav == "/timers" {
-		f.Query = "" // the page's own field has it
+		f.Query = "" // the page's own field shows it
 	}
 	f.Notices = noticesOf(f.State, p.Nav == "/")
 	var b bytes.Buffer
 	if err := rd.pages.byName[p.Template].ExecuteTemplate(&b, "base", f); err != nil {
 		rd.log.Error("console: a page cannot be rendered", "page", p.Template, "err", err)
-		http.Error(w, "The page cannot be shown because of an error in timerd: see its log.", http.StatusInternalServerError)
+		http.Error(w, "The page cannot be shown because of an error in timerd: see its log.",
+			http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -189,7 +193,7 @@ func (rd *renderer) fail(w http.ResponseWriter, r *http.Request, f *fault) {
 	rd.writePage(w, r, &page{Template: "fault", Title: f.Title, Status: f.Status, View: f})
 }
 
-// failPlain is fail without reading anything, for clients without the password and for when there is no time.
+// failPlain is like fail, but reads nothing. It is for clients without the password, and for answers in a hurry.
 func (rd *renderer) failPlain(w http.ResponseWriter, r *http.Request, f *fault) {
 	if isAPI(r) {
 		writeProblem(w, f)
@@ -204,7 +208,7 @@ func (rd *renderer) failPlain(w http.ResponseWriter, r *http.Request, f *fault) 
 	_, _ = b.WriteTo(w)
 }
 
-// writeProblem writes a fault as RFC 9457 has it.
+// writeProblem writes a fault in the form of RFC 9457.
 func writeProblem(w http.ResponseWriter, f *fault) {
 	writeJSON(w, f.Status, "application/problem+json", f)
 }

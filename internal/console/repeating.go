@@ -17,51 +17,66 @@ import (
 )
 
 const (
-	// nextShown is how many of the next occurrences are shown.
+	// nextShown is the number of next occurrences shown.
 	nextShown = 5
-	// repeatingRows is how many rows a page has: each costs Redis a call.
+	// repeatingRows is the number of rows on a page: each costs Redis a call.
 	repeatingRows = 50
-	// repeatingLooked is about how many keys a page reads, in steps of a ms of Redis, and at most how many it sorts.
+	// repeatingLooked limits, about, the keys that a page reads, in steps that take Redis a ms, and the keys that it
+	// sorts.
 	repeatingLooked = 20_000
 )
 
-// Repeating is the page of timers that repeat.
+// Repeating is the page of repeating timers.
 type Repeating struct {
 	At    time.Time       `json:"at"`
 	Query string          `json:"query"`
-	Rows  []RepeatingView `json:"timers"` // by key, of those that were read
-	Found int             `json:"found"`  // how many of those that were read match
-	// Looked is how many were read. If there are more, the pages of these come first, and then the others.
+	Rows  []RepeatingView `json:"timers"` // by key, among the keys read
+	Found int             `json:"found"`  // matching keys among the keys read
+	// Looked is the number of keys read. If there are more, their pages follow after the pages of these.
 	Looked int    `json:"looked"`
-	Cut    bool   `json:"cut"`  // there are more than were read
+	Cut    bool   `json:"cut"`  // not all keys were read
 	Begins bool   `json:"-"`    // it is the first page
 	Next   string `json:"next"` // the after= of the next page; empty at the end
-	// Missing are the masters of a cluster that do not answer; their timers are left out.
+	// Missing are the silent masters of a cluster; their timers are left out.
 	Missing []string `json:"missing,omitempty"`
 	// LeftOut says why other timers are left out: slots of a cluster are moving.
 	LeftOut []string `json:"leftout,omitempty"`
 }
 
-// RepeatingView is a timer that repeats.
+// RepeatingView is a repeating timer.
 type RepeatingView struct {
 	Key        string      `json:"key"`
 	Ref        string      `json:"ref"`
 	Repeat     string      `json:"repeat"`     // every 5m0s; cron 0 9 * * 1-5 Europe/Berlin
 	Occurrence int64       `json:"occurrence"` // of the pending or firing one
 	Next       []time.Time `json:"next"`       // the next five
+	Zone       string      `json:"zone"`       // of a cron expression; UTC for an interval; empty if unknown
 	Until      *time.Time  `json:"until"`
-	Times      int64       `json:"times,omitempty"` // how many fire in all; 0: no end
+	Times      int64       `json:"times,omitempty"` // occurrences in all; 0: no end
 	Payload    Payload     `json:"payload"`
 	IsHeld     bool        `json:"held"`
 	Unknown    bool        `json:"unknown,omitempty"` // too many of its timers are owed or firing to read the rest now
 
 	Name keyText `json:"-"`
+
+	location *time.Location // of Zone; nil if unknown
+}
+
+// zoneLayout is the format of an occurrence in its zone.
+const zoneLayout = "Mon 2006-01-02 15:04:05 -07:00"
+
+// InZone returns a time in the zone of the expression; empty if that is UTC or unknown.
+func (v *RepeatingView) InZone(t time.Time) string {
+	if v == nil || v.location == nil || v.location.String() == time.UTC.String() {
+		return ""
+	}
+	return t.In(v.location).Format(zoneLayout)
 }
 
 // repeatingPage reads the page.
 type repeatingPage struct{ *shared }
 
-// repeating reads the timers that repeat.
+// repeating reads the repeating timers.
 func (pg *repeatingPage) repeating(r *http.Request) (*page, error) {
 	text := typed(r.URL.Query(), "q")
 	v := &Repeating{At: pg.now(r.Context()), Query: text, Rows: []RepeatingView{}, Missing: pg.missing()}
@@ -81,13 +96,13 @@ func (pg *repeatingPage) repeating(r *http.Request) (*page, error) {
 	return p, nil
 }
 
-// repeatingPlace is where a page begins: after one of the keys that are read from some place of the index on.
+// repeatingPlace is the beginning of a page: after a key, among the keys read from a place of the index on.
 type repeatingPlace struct {
 	scan  query.RepeatingPlace
 	after string
 }
 
-// String returns the place as after= takes it: the key, after the place of the index unless that is its beginning.
+// String returns the place for after=: the key, after the place of the index unless that is its beginning.
 func (p repeatingPlace) String() string {
 	if p.scan == (query.RepeatingPlace{}) {
 		return encodeRef(p.after)
@@ -95,13 +110,13 @@ func (p repeatingPlace) String() string {
 	return fmt.Sprintf("@%s.%d@%s", p.scan.Partition, p.scan.Cursor, encodeRef(p.after))
 }
 
-// parseRepeatingPlace reads what String returns; an empty text is the beginning.
+// parseRepeatingPlace reads a text that String has returned. An empty text is the beginning.
 func parseRepeatingPlace(text string) (p repeatingPlace, err error) {
 	rest, ok := strings.CutPrefix(text, "@")
 	if place, ref, found := strings.Cut(rest, "@"); ok && found {
 		partition, cursor, _ := strings.Cut(place, ".")
 		if p.scan.Cursor, err = strconv.ParseUint(cursor, 10, 64); err != nil || partition == "" {
-			return p, fmt.Errorf("%s: want the next of the page before", event.ClipText(text))
+			return p, fmt.Errorf("%s: want the next of the page before it", event.ClipText(text))
 		}
 		p.scan.Partition, text = keys.Partition(partition), ref
 	}
@@ -159,7 +174,7 @@ func (pg *repeatingPage) readRepeating(ctx context.Context, v *Repeating, n keys
 	return nil
 }
 
-// newRepeatingView returns the view of a key's repetition, nil if it is not known.
+// newRepeatingView returns the view of a key's repetition, with Unknown set if r is nil.
 func newRepeatingView(key keys.Key, r *query.Repetition, now time.Time) RepeatingView {
 	name := key.String()
 	v := RepeatingView{Key: keys.EncodeText(name), Ref: encodeRef(name), Name: newKeyText(key), Next: []time.Time{}}
@@ -167,18 +182,17 @@ func newRepeatingView(key keys.Key, r *query.Repetition, now time.Time) Repeatin
 		v.Unknown, v.Payload = true, newPayload(nil, event.StatusMissing, previewBytes)
 		return v
 	}
-	v.Repeat, v.Occurrence, v.Times, v.Until, v.Next = r.Text, r.Occurrence, r.Times, timeOrNil(r.Until), nextOccurrences(r, now)
+	v.Repeat, v.Occurrence, v.Times, v.Until = r.Text, r.Occurrence, r.Times, timeOrNil(r.Until)
+	if spec, err := cron.Parse(r.Text); err == nil { // another version may know more
+		v.location, v.Zone, v.Next = spec.Location(), spec.Location().String(), nextOccurrences(r, spec, now)
+	}
 	v.Payload = newPayload(r.Payload, event.StatusMissing, previewBytes)
 	return v
 }
 
-// nextOccurrences returns when a timer is due next, if its rule is understood here.
-func nextOccurrences(r *query.Repetition, now time.Time) []time.Time {
+// nextOccurrences returns the next due times of a timer.
+func nextOccurrences(r *query.Repetition, spec cron.Spec, now time.Time) []time.Time {
 	next := []time.Time{}
-	spec, err := cron.Parse(r.Text)
-	if err != nil {
-		return next
-	}
 	most := int64(nextShown)
 	if r.Times > 0 {
 		most = min(most, r.Times-r.Occurrence+1)

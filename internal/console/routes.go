@@ -15,7 +15,8 @@ type router struct {
 }
 
 // newHandler returns the handler of the console's requests, guards included.
-func newHandler(settings config.Console, s *shared, render *renderer, files *staticFiles, live *streams, actions *Actions, jobs *jobs) http.Handler {
+func newHandler(settings config.Console, s *shared, render *renderer, files *staticFiles, live *streams,
+	actions *Actions, jobs *jobs) http.Handler {
 	rt := &router{http.NewServeMux(), newGuard(settings, files, render), render}
 	letters, overview, search := &letterPages{s}, newOverviewPage(s, render, live), &searchPage{s, render}
 	rt.page("/{$}", overview.overview)
@@ -25,17 +26,24 @@ func newHandler(settings config.Console, s *shared, render *renderer, files *sta
 	rt.page("/dead", letters.dead)
 	rt.page("/dead/{seq}", letters.letter)
 	rt.page("/holds", (&holdsPage{s}).holds)
+	rt.page("/consumers", newConsumersPage(s).consumers)
+	webhooks := newWebhookPages(s)
+	rt.page("/webhooks", webhooks.webhooks)
+	rt.page("/webhooks/{seq}", webhooks.delivery)
+	rt.page("/system", newSystemPage(s).system)
 	rt.inTurn("GET /search", search.search)
 	rt.inTurn("GET "+apiPath+"/search", asJSON(search.readSearch))
 	rt.mux.HandleFunc("GET "+apiPath+"/openapi.json", openAPI)
 	rt.mux.HandleFunc("GET /live", overview.live)
 	rt.mux.Handle("GET /static/", files)
 	if actions != nil {
-		rt.actions(&actionPages{s, actions, jobs, render, live, func(r *http.Request) string { return who(settings, r) }})
+		rt.actions(&actionPages{s, actions, jobs, render, live,
+			func(r *http.Request) string { return who(settings, r) }})
 	}
 	rt.mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		render.fail(w, r, &fault{Status: http.StatusNotFound, Title: "No such page", Detail: "There is nothing at this address.",
-			Fix: "A timer's page is /timers/ and its key, percent-encoded: / is written %2F."})
+		render.fail(w, r, &fault{Status: http.StatusNotFound, Title: "No such page",
+			Detail: "There is nothing at this address.",
+			Fix:    "A timer's page is /timers/ and its key, percent-encoded: / is written %2F."})
 	})
 	return rt.guard.protect(rt.mux)
 }
@@ -54,7 +62,7 @@ func (rt *router) inTurn(pattern string, handle http.HandlerFunc) {
 	rt.mux.HandleFunc(pattern, rt.guard.inTurn(handle))
 }
 
-// actions adds the routes that change something. A read-only console has none.
+// actions adds the routes for changes. A read-only console has none.
 func (rt *router) actions(a *actionPages) {
 	rt.page("/jobs", a.jobsPage)
 	rt.page("/jobs/{id}", a.jobPage)

@@ -10,11 +10,11 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Search is the result of a search: among the timers that wait, and in the streams.
+// Search is the result of a search: among waiting timers, and in the streams.
 type Search struct {
 	At    time.Time `json:"at"`
 	Query string    `json:"query"`
-	// Meaning says how the query was understood.
+	// The meaning of the query.
 	Namespace string `json:"namespace,omitempty"`
 	ID        string `json:"id,omitempty"`
 
@@ -23,7 +23,7 @@ type Search struct {
 	Next    string     `json:"-"` // the address that continues both
 }
 
-// Waiting is the result among the timers that wait.
+// Waiting is the result among waiting timers.
 type Waiting struct {
 	Rows   []TimerView `json:"timers"`
 	Looked int64       `json:"looked"`
@@ -31,13 +31,13 @@ type Waiting struct {
 	Next   string      `json:"next"` // the place= of the next page
 	Done   bool        `json:"done"` // an earlier page has searched all of it
 	Away   string      `json:"away,omitempty"`
-	// Missing are the masters of a cluster that do not answer; their timers are left out.
+	// Missing are the silent masters of a cluster; their timers are left out.
 	Missing []string `json:"missing,omitempty"`
-	// LeftOut says why other timers are left out: so many are owed or firing, or slots of a cluster are moving.
+	// LeftOut says why other timers are left out: too many are owed or firing, or slots of a cluster are moving.
 	LeftOut []string `json:"leftout,omitempty"`
 }
 
-// searchPage looks for timers, those that wait and those in the streams.
+// searchPage searches waiting timers and the streams.
 type searchPage struct {
 	*shared
 	render *renderer
@@ -47,13 +47,14 @@ type searchPage struct {
 func (pg *searchPage) search(w http.ResponseWriter, r *http.Request) {
 	text := typed(r.URL.Query(), "q")
 	if key, ok := wholeKey(text); ok {
-		http.Redirect(w, r, "/timers/"+encodeRef(key.String()), http.StatusSeeOther) //nolint:gosec // a path here: the key is one segment of it
+		//nolint:gosec // a path here: the key is one segment of it
+		http.Redirect(w, r, "/timers/"+encodeRef(key.String()), http.StatusSeeOther)
 		return
 	}
 	pg.render.html(pg.readSearch)(w, r)
 }
 
-// wholeKey returns the key that a text is, byte for byte or as pages show it.
+// wholeKey returns the key of a text, written byte for byte or as on pages; ok is false for anything else.
 func wholeKey(text string) (keys.Key, bool) {
 	if decoded, err := keys.DecodeText(text); err == nil {
 		text = decoded
@@ -124,7 +125,8 @@ func (pg *searchPage) readSearch(r *http.Request) (*page, error) {
 }
 
 func (pg *searchPage) searchWaiting(r *http.Request, v *Search, q query.Query, place query.Place) {
-	found, err := query.Find(r.Context(), pg.sources.Index, q, place, query.Most{Timers: timerRows, Payload: rowPayload})
+	found, err := query.Find(r.Context(), pg.sources.Index, q, place,
+		query.Most{Timers: timerRows, Payload: rowPayload})
 	if err != nil {
 		v.Waiting.Away = err.Error()
 		return
@@ -136,7 +138,7 @@ func (pg *searchPage) searchWaiting(r *http.Request, v *Search, q query.Query, p
 	v.Waiting.Done, v.Waiting.LeftOut = found.Next.IsZero(), leftOut(found)
 }
 
-// more returns the query that continues where this one ended; empty if both searches are complete.
+// more returns the address that continues where this one ended; empty if both searches are complete.
 func (v *Search) more(pastDone bool) string {
 	pastDone = pastDone || v.Past.Next == ""
 	waiting, place, past, from := "", v.Waiting.Next, "", v.Past.Next
@@ -149,5 +151,5 @@ func (v *Search) more(pastDone bool) string {
 	if v.Waiting.Done && pastDone {
 		return ""
 	}
-	return encodeQuery("q", v.Query, "waiting", waiting, "place", place, "past", past, "from", from)
+	return address("/search", "q", v.Query, "waiting", waiting, "place", place, "past", past, "from", from)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// Sources is where a console reads from. It changes nothing.
+// Sources are the sources of a console's pages. It changes nothing in them.
 type Sources struct {
 	Status   func(context.Context) *status.Report
 	Index    *schedule.Schedule

@@ -16,8 +16,8 @@ import (
 //go:embed static
 var static embed.FS
 
-// staticFiles are the style, the script and the icon. Their addresses hold a hash of their content, so that browsers may keep
-// them for ever.
+// staticFiles are the style, the script and the icon. Their addresses hold a hash of their content, so that browsers
+// may keep them for ever.
 type staticFiles struct {
 	paths map[string]string // of each file, by its name
 	files map[string][]byte // by path

@@ -10,23 +10,25 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// summary is the part of the installation's state that every page has.
+// summary is the part of the installation's state on every page.
 type summary struct {
 	At     time.Time // by Redis's clock; by this machine's if Redis is away
 	Report *status.Report
 }
 
-// shared has the sources of the pages, and the summary, which is read once for all of them.
+// shared has the sources of the pages, and the summary. The summary is read once for all of them.
 type shared struct {
 	sources Sources
 	state   *cache[*summary]
 	due     *cache[*forecast]
+	few     *cache[*liveCounts] // of few timers
 }
 
 func newShared(sources Sources) *shared {
 	s := &shared{sources: sources}
 	s.state = newCache(stateAge, s.readSummary)
 	s.due = newCache(forecastAge, s.readForecast)
+	s.few = newCache(forecastAge, s.countLive)
 	return s
 }
 
@@ -48,7 +50,7 @@ func (s *shared) now(ctx context.Context) time.Time {
 	return time.Now().UTC()
 }
 
-// missing returns the masters of a cluster that do not answer. Call now first, which finds them.
+// missing returns the silent masters of a cluster. Call now first, which finds them.
 func (s *shared) missing() (addrs []string) {
 	for _, master := range s.sources.Index.PassedOver() {
 		addrs = append(addrs, master.Addr)
@@ -74,7 +76,7 @@ func (s *summary) NATS() bool {
 	return len(s.Report.NATS.Streams) == 0
 }
 
-// Timerds returns how many timerds are alive.
+// Timerds returns the number of living timerds.
 func (s *summary) Timerds() int {
 	if !s.Redis() {
 		return 0
@@ -82,7 +84,7 @@ func (s *summary) Timerds() int {
 	return len(s.Report.Redis.Timerds)
 }
 
-// DeadLetters returns how many there are, or 0 if that is not known.
+// DeadLetters returns the number of dead letters, or 0 if unknown.
 func (s *summary) DeadLetters() int64 {
 	if !s.NATS() || s.Report.NATS.DeadLetters == nil {
 		return 0
@@ -110,26 +112,30 @@ func (s *summary) HeldBy(key keys.Key) *status.Hold {
 
 // notice is a sentence at the top of a page: a problem, and its fix.
 type notice struct {
-	Tone string // bad, warn or held
-	What string // said first
-	Text string
-	Fix  string
-	Link string // the page that helps, if there is one
-	Verb string
+	Tone    string // bad, warn or held
+	What    string // said first
+	Text    string
+	Fix     []diag.Step
+	Runbook string // the address of its paragraph; may be empty
+	Link    string // a page that helps; may be empty
+	Verb    string
 }
 
-// noticesOf returns the problems: on the overview all of them, elsewhere those that keep timers from firing.
+// noticesOf returns the problems: all of them on the overview, elsewhere only failures of firing.
 func noticesOf(s *summary, all bool) []notice {
 	if s == nil {
-		return []notice{{Tone: "bad", What: "Neither Redis nor NATS has answered yet.", Fix: "Reload the page."}}
+		return []notice{{Tone: "bad", What: "Neither Redis nor NATS has answered yet.",
+			Fix: diag.Steps("Reload the page.")}}
 	}
 	var out []notice
 	for _, p := range s.Report.Problems {
+		one := notice{Tone: "bad", Text: p.Text, Fix: diag.Steps(p.Fix), Runbook: diag.Runbook(p.Check)}
 		switch {
 		case p.Level == diag.Fail:
-			out = append(out, notice{Tone: "bad", Text: p.Text, Fix: p.Fix})
+			out = append(out, one)
 		case all && p.Check != diag.CheckLetters: // the page shows their number anyway
-			out = append(out, notice{Tone: "warn", Text: p.Text, Fix: p.Fix})
+			one.Tone = "warn"
+			out = append(out, one)
 		}
 	}
 	if all {
@@ -153,10 +159,10 @@ func holdNotice(h status.Hold) notice {
 	return n
 }
 
-// forecastMinutes is how far ahead the overview looks.
+// forecastMinutes is the range of the overview's forecast.
 const forecastMinutes = 60
 
-// forecast is the last forecast that was read.
+// forecast is the last forecast read.
 type forecast struct {
 	query.Forecast
 	err error

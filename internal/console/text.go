@@ -14,8 +14,9 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Keys, payloads, reasons and errors are other people's text. It is shown piece by piece, with a name in place of each character
-// that is invisible or changes the direction of reading. The templates escape the pieces, as they escape everything.
+// Keys, payloads, reasons and errors are other people's text. It is shown piece by piece, with a name in place of each
+// character that is invisible or changes the direction of reading. The templates escape the pieces, as they escape
+// everything.
 
 // Piece is a part of a text, or the name of an invisible character.
 type Piece struct {
@@ -23,7 +24,7 @@ type Piece struct {
 	Odd  bool // Text names a character or a byte
 }
 
-// pieces splits a text at characters that are shown by name. Line ends and tabs stay where they may.
+// pieces splits a text at characters shown by name. If multiline is set, line ends and tabs stay.
 func pieces(s string, multiline bool) []Piece {
 	var all []Piece
 	plain := 0
@@ -54,7 +55,7 @@ func plain(s string) string {
 	return b.String()
 }
 
-// oddName returns the name by which a character is shown, or "" for one that is shown as it is.
+// oddName returns the name shown for a character, or "" for one shown as it is.
 func oddName(r rune, raw string, multiline bool) string {
 	switch {
 	case r == utf8.RuneError && len(raw) <= 1:
@@ -71,7 +72,7 @@ func oddName(r rune, raw string, multiline bool) string {
 		return fmt.Sprintf("\\x%02X", r)
 	case r == ' ':
 		return ""
-	case !unicode.IsPrint(r): // controls, those of direction and joining too, and spaces that look like none
+	case !unicode.IsPrint(r): // controls, also for direction and joining, and invisible spaces
 		return fmt.Sprintf("U+%04X", r)
 	}
 	return ""
@@ -90,8 +91,8 @@ func newKeyText(k keys.Key) keyText {
 	}
 }
 
-// encodeRef writes the exact bytes of a key so that they survive as one segment of a path, and in a form: browsers change line
-// ends and bytes that are not UTF-8 there.
+// encodeRef encodes the exact bytes of a key as one segment of a path, or a field of a form: there browsers change line
+// ends and bytes that are not UTF-8.
 func encodeRef(key string) string { return url.PathEscape(key) }
 
 // decodeRef is the inverse of encodeRef.
@@ -103,8 +104,8 @@ func decodeRef(ref string) (keys.Key, error) {
 	return keys.Parse(text)
 }
 
-// typed returns the content of a field. Bytes that are not UTF-8 are written as keys show them, because a form could not
-// return them.
+// typed returns the content of a field. Bytes that are not UTF-8 are written as in displayed keys, because a form could
+// not return them.
 func typed(values url.Values, name string) string {
 	text := strings.TrimSpace(values.Get(name))
 	if !utf8.ValidString(text) {
@@ -113,24 +114,24 @@ func typed(values url.Values, name string) string {
 	return text
 }
 
-// How many bytes of a payload are shown in a row, and on its own page. Few payloads exceed the latter.
+// The limits of a payload shown in a row, and on its own page, in bytes. Few payloads exceed the second.
 const (
 	previewBytes = 120
 	payloadBytes = 64 << 10
 )
 
-// Payload is the part of a timer's payload that is shown.
+// Payload is the displayed part of a timer's payload.
 type Payload struct {
 	Type   string `json:"type,omitempty"`   // its content type; empty without a payload
 	Status string `json:"status,omitempty"` // why there is none: missing or toolarge
-	Size   int    `json:"size"`             // bytes of all of it
+	Size   int    `json:"size"`             // bytes of the whole payload
 	Cut    bool   `json:"cut,omitempty"`    // Text or Base64 is only its beginning
 	Text   string `json:"text,omitempty"`   // JSON, or other text
 	Base64 string `json:"base64,omitempty"` // other bytes
 	Pretty string `json:"-"`                // Text, indented
 }
 
-// newPayload returns at most so many bytes of a payload; nil means that there is none.
+// newPayload returns a payload cut at most bytes; nil means no payload.
 func newPayload(data []byte, status string, most int) Payload {
 	if data == nil {
 		return Payload{Status: status}
@@ -139,7 +140,8 @@ func newPayload(data []byte, status string, most int) Payload {
 	some := data
 	if len(some) > most {
 		p.Cut, some = true, some[:most]
-		for p.Type != event.DataBinary && len(some) > 0 && !utf8.Valid(some[max(len(some)-utf8.UTFMax, 0):]) && most-len(some) < utf8.UTFMax {
+		for p.Type != event.DataBinary && len(some) > 0 && !utf8.Valid(some[max(len(some)-utf8.UTFMax, 0):]) &&
+			most-len(some) < utf8.UTFMax {
 			some = some[:len(some)-1]
 		}
 	}
@@ -149,7 +151,7 @@ func newPayload(data []byte, status string, most int) Payload {
 	}
 	p.Text = strings.ToValidUTF8(string(some), "")
 	p.Pretty = p.Text
-	// Deeply nested JSON is shown as it came: indenting mere brackets could multiply its size by ten thousand.
+	// Deeply nested JSON is shown as it is: indenting mere brackets could multiply its size by ten thousand.
 	if p.Type == event.DataJSON && !p.Cut && most > previewBytes && indentedSize(some) <= 4*payloadBytes {
 		var b bytes.Buffer
 		if json.Indent(&b, some, "", "  ") == nil {
@@ -159,7 +161,7 @@ func newPayload(data []byte, status string, most int) Payload {
 	return p
 }
 
-// indentedSize returns how many bytes a JSON text has at most once it is indented by two spaces.
+// indentedSize returns an upper bound, in bytes, of a JSON text indented by two spaces.
 func indentedSize(data []byte) int {
 	size, depth, quoted := len(data), 0, false
 	for i := 0; i < len(data); i++ {
@@ -194,13 +196,13 @@ func (p *Payload) whole(size int) {
 // Shown returns the payload in pieces, for a page.
 func (p Payload) Shown() []Piece {
 	if p.Base64 != "" {
-		data, _ := base64.StdEncoding.DecodeString(p.Base64) // it was encoded here
+		data, _ := base64.StdEncoding.DecodeString(p.Base64) // encoded in newPayload
 		return pieces(string(data), true)
 	}
 	return pieces(p.Pretty, true)
 }
 
-// ShownSize returns how many bytes of the payload are shown.
+// ShownSize returns the number of payload bytes shown.
 func (p Payload) ShownSize() int {
 	return max(len(p.Text), base64.StdEncoding.DecodedLen(len(p.Base64)))
 }
@@ -225,7 +227,8 @@ func parseNamespaceQuery(text string) (keys.Namespace, error) {
 	}
 	n, err := keys.ParseNamespace(strings.TrimSuffix(text, ":"))
 	if err != nil {
-		return n, badRequest(err.Error(), "A namespace is app[:module[:type]], with * for any part, such as shop:order.")
+		return n, badRequest(err.Error(),
+			"A namespace is app[:module[:type]], with * for any part, such as shop:order.")
 	}
 	return n, nil
 }

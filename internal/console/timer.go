@@ -10,7 +10,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// lifeEvents is how many of the last events and deliveries a timer's page shows.
+// lifeEvents limits the events and deliveries on a timer's page.
 const lifeEvents = 40
 
 // timer reads everything about one key.
@@ -18,7 +18,8 @@ func (pg *timerPage) timer(r *http.Request) (*page, error) {
 	key, err := keys.Parse(r.PathValue("key"))
 	if err != nil {
 		return nil, &fault{Status: http.StatusNotFound, Title: "Not a timer's key", Detail: err.Error(),
-			Fix: "A key is app:module:type:id, percent-encoded in the address. The search finds timers by a part of their id."}
+			Fix: "A key is app:module:type:id, percent-encoded in the address. The search finds timers by a part of " +
+				"their id."}
 	}
 	name := key.String()
 	v := &TimerPage{
@@ -41,11 +42,14 @@ func (pg *timerPage) timer(r *http.Request) (*page, error) {
 }
 
 func (pg *timerPage) addInspection(v *TimerPage, found query.Inspection) {
-	v.At, v.More, v.Unsure, v.FiredAt, v.Contested = found.Now.UTC(), found.More, found.Unsure, timeOrNil(found.Fired), timeOrNil(found.Contested)
-	v.Trigger = TriggerView{There: found.Trigger.Exists, Denied: found.Trigger.Denied, Expires: timeOrNil(found.Trigger.Expires)}
+	v.At, v.More, v.Unsure, v.FiredAt, v.Contested = found.Now.UTC(), found.More, found.Unsure, timeOrNil(found.Fired),
+		timeOrNil(found.Contested)
+	v.Trigger = TriggerView{There: found.Trigger.Exists, Denied: found.Trigger.Denied,
+		Expires: timeOrNil(found.Trigger.Expires)}
 	for _, t := range found.Timers {
 		one := InspectedView{
-			TimerView: pg.newTimerView(t.Timer, payloadBytes), Until: timeOrNil(t.Until), Perhaps: t.Perhaps, Unheard: t.Unheard, Unread: t.Unread,
+			TimerView: pg.newTimerView(t.Timer, payloadBytes), Until: timeOrNil(t.Until), Perhaps: t.Perhaps,
+			Unheard: t.Unheard, Unread: t.Unread,
 		}
 		if o := t.Origin; o != (schedule.Origin{}) {
 			one.Origin = keys.EventID(t.Key.String(), int64(o.Due), o.Attempt)

@@ -13,15 +13,15 @@ type TimerPage struct {
 	At        time.Time       `json:"at"`
 	Key       string          `json:"key"`
 	Ref       string          `json:"ref"`
-	Timers    []InspectedView `json:"timers"` // that wait or are firing: pending first, then held, owed, firing
-	More      bool            `json:"more"`   // there are more than these
-	Unsure    bool            `json:"unsure"` // too many are firing to look at all of them
+	Timers    []InspectedView `json:"timers"` // waiting or firing: pending first, then held, owed, firing
+	More      bool            `json:"more"`   // there are more
+	Unsure    bool            `json:"unsure"` // too many are firing to search all
 	Trigger   TriggerView     `json:"trigger"`
-	FiredAt   *time.Time      `json:"firedat"`             // when one of its timers was last claimed, if within about a minute
-	Contested *time.Time      `json:"contested,omitempty"` // the due time of another timer, which may have run out or been changed
+	FiredAt   *time.Time      `json:"firedat"`             // the last claim of its timers, if within about a minute
+	Contested *time.Time      `json:"contested,omitempty"` // due time of another timer, run out or changed, undecided
 	Repeats   *RepeatingView  `json:"repeats"`             // null if it does not
 	Policy    PolicyView      `json:"policy"`
-	Late      string          `json:"latelimit"` // how late it may fire, in words
+	Late      string          `json:"latelimit"` // its limit on lateness, in words
 	Events    EventsView      `json:"events"`
 	Life      []LifeView      `json:"life"` // past and future in order
 
@@ -31,11 +31,11 @@ type TimerPage struct {
 // InspectedView is one timer of the key.
 type InspectedView struct {
 	TimerView
-	Until   *time.Time `json:"until,omitempty"`   // firing: when its claim ends; otherwise: no claim before then
+	Until   *time.Time `json:"until,omitempty"`   // firing: the end of its claim; otherwise: no claim before then
 	Hold    string     `json:"hold,omitempty"`    // the namespace whose hold holds it
 	Perhaps bool       `json:"perhaps,omitempty"` // its event may be in NATS already
 	Unheard bool       `json:"unheard,omitempty"` // no timerd knows the key yet, or its namespace is not served
-	Unread  bool       `json:"unread,omitempty"`  // its record was not read, because it is large and there are others
+	Unread  bool       `json:"unread,omitempty"`  // omitted: its record is large, and the key has other timers
 	Origin  string     `json:"origin,omitempty"`  // the id of its first event, if it has fired before
 	Trace   string     `json:"traceparent,omitempty"`
 }
@@ -51,14 +51,14 @@ type TriggerView struct {
 type PolicyView struct {
 	Text        string   `json:"text"`
 	MaxAttempts int      `json:"maxattempts"`
-	Delays      []string `json:"delays"` // after each attempt that fails
+	Delays      []string `json:"delays"` // after each failed attempt
 }
 
 // LifeView is a line of a timer's life.
 type LifeView struct {
 	Kind string     `json:"kind"` // done, bad, now or ahead
 	At   *time.Time `json:"at,omitempty"`
-	In   string     `json:"in,omitempty"` // of a future line: how long after the line "now"
+	In   string     `json:"in,omitempty"` // of a future line: the time after the line "now"
 	Text string     `json:"text"`
 	Why  string     `json:"why,omitempty"`  // a user's or a server's text
 	Note string     `json:"note,omitempty"` // beside it
@@ -101,7 +101,7 @@ func (v *TimerPage) OwnLate() string {
 	return v.Late
 }
 
-// Wider returns the search for all ids that contain this one.
+// Wider returns the search for all ids that contain this timer's id.
 func (v *TimerPage) Wider() string {
 	key, err := decodeRef(v.Ref)
 	if err != nil {
@@ -110,8 +110,8 @@ func (v *TimerPage) Wider() string {
 	return keys.Namespace{App: key.App, Module: key.Module, Type: key.Type}.String() + " " + keys.EncodeText(key.ID)
 }
 
-// Origin returns the id of the first event of the main timer or, if none waits, of the newest event. It is empty if that is
-// not known.
+// Origin returns the id of the first event of the main timer or, if none waits, of the newest event. It is empty if
+// unknown.
 func (v *TimerPage) Origin() string {
 	if t := v.First(); t != nil {
 		return t.Origin
@@ -120,7 +120,7 @@ func (v *TimerPage) Origin() string {
 	return cmp.Or(e.Origin, e.ID)
 }
 
-// Trace returns the trace of the same timer or event; empty if it is not known.
+// Trace returns the trace of the same timer or event; empty if unknown.
 func (v *TimerPage) Trace() string {
 	if t := v.First(); t != nil {
 		return t.Trace

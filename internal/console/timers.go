@@ -13,11 +13,11 @@ import (
 )
 
 const (
-	// timerRows is how many timers a page lists.
+	// timerRows is the number of timers on a page.
 	timerRows = 50
-	// mostRows is how many a program may request.
+	// mostRows limits the number that a program may request.
 	mostRows = 200
-	// rowPayload is how many bytes of each payload are read for a row.
+	// rowPayload is the number of bytes of each payload read for a row.
 	rowPayload = 2 * previewBytes
 )
 
@@ -29,15 +29,15 @@ type Timers struct {
 	Due    string      `json:"due"`
 	Rows   []TimerView `json:"timers"` // by due time
 	Next   string      `json:"next"`   // the place= of the next page; empty at the end
-	Full   bool        `json:"full"`   // the page is full; if not, and there is a next, the limit of one search was reached
+	Full   bool        `json:"full"`   // the page is full; if not, and Next is set, the limit of one search was reached
 	Looked int64       `json:"looked"` // timers searched so far, of every namespace
-	Total  int64       `json:"total"`  // timers to be searched in all
-	Cut    bool        `json:"cut"`    // too many are owed or firing to look at all of them
+	Total  int64       `json:"total"`  // timers to search in all
+	Cut    bool        `json:"cut"`    // too many are owed or firing to search all
 	Until  time.Time   `json:"until,omitzero"`
 	Took   string      `json:"-"`
-	// Missing are the masters of a cluster that do not answer; their timers are left out.
+	// Missing are the silent masters of a cluster; their timers are left out.
 	Missing []string `json:"missing,omitempty"`
-	// LeftOut says why other timers are left out: so many are owed or firing, or slots of a cluster are moving.
+	// LeftOut says why other timers are left out: too many are owed or firing, or slots of a cluster are moving.
 	LeftOut []string `json:"leftout,omitempty"`
 
 	Filter bool `json:"-"` // a filter is set
@@ -50,7 +50,7 @@ type TimerView struct {
 	Ref        string    `json:"ref"` // the exact bytes, percent-encoded: a segment of a path
 	Due        time.Time `json:"due"`
 	State      string    `json:"state"`
-	Attempt    int       `json:"attempt,omitempty"` // 0: not known, because only the beginning of a large payload was read
+	Attempt    int       `json:"attempt,omitempty"` // 0: unknown, since a large payload was not read whole
 	Of         int       `json:"maxattempts,omitempty"`
 	Beside     bool      `json:"beside,omitempty"` // a retry that waits beside a newer timer of its key
 	Parked     string    `json:"setaside,omitempty"`
@@ -67,9 +67,11 @@ type TimerView struct {
 func (s *shared) newTimerView(t query.Timer, most int) TimerView {
 	name := t.Key.String()
 	v := TimerView{
-		Key: keys.EncodeText(name), Ref: encodeRef(name), Due: t.Due.UTC(), State: string(t.State), Attempt: t.Attempt, Beside: t.Beside,
-		Parked: string(t.Parked), Repeat: t.Repeat, Occurrence: t.Occurrence, Which: encodeWhich(t.Which()), Name: newKeyText(t.Key),
-		Of: s.sources.Policies.For(t.Key).MaxAttempts(),
+		Key: keys.EncodeText(name), Ref: encodeRef(name), Due: t.Due.UTC(), State: string(t.State), Attempt: t.Attempt,
+		Beside: t.Beside,
+		Parked: string(t.Parked), Repeat: t.Repeat, Occurrence: t.Occurrence, Which: encodeWhich(t.Which()),
+		Name: newKeyText(t.Key),
+		Of:   s.sources.Policies.For(t.Key).MaxAttempts(),
 	}
 	if t.Late.Given {
 		v.LateMS, v.LateDrop = t.Late.Most.Milliseconds(), t.Late.Drop
@@ -86,16 +88,17 @@ func (s *shared) newTimerView(t query.Timer, most int) TimerView {
 	return v
 }
 
-// AttemptText returns which attempt it is, of how many.
+// AttemptText returns the number of the attempt, and the most attempts.
 func (t TimerView) AttemptText() string { return attemptText(t.Attempt, t.Of) }
 
-// encodeWhich writes the identity of a timer, so that a form returns it byte for byte.
+// encodeWhich encodes the identity of a timer, so that a form returns it byte for byte.
 func encodeWhich(w schedule.Which) string {
 	beside := "0"
 	if w.Beside {
 		beside = "1"
 	}
-	return strings.Join([]string{strconv.FormatInt(w.Due.UnixMilli(), 10), strconv.Itoa(w.Attempt), beside, encodeRef(w.Key.String())}, ".")
+	return strings.Join([]string{strconv.FormatInt(w.Due.UnixMilli(), 10), strconv.Itoa(w.Attempt), beside,
+		encodeRef(w.Key.String())}, ".")
 }
 
 // decodeWhich is the inverse of encodeWhich.
@@ -105,11 +108,14 @@ func decodeWhich(text string) (schedule.Which, error) {
 		due, err1 := strconv.ParseInt(parts[0], 10, 64)
 		attempt, err2 := strconv.Atoi(parts[1])
 		key, err3 := decodeRef(parts[3])
-		if err1 == nil && err2 == nil && err3 == nil && due >= 0 && due < 1<<52 && attempt >= 0 && (parts[2] == "0" || parts[2] == "1") {
-			return schedule.Which{Key: key, Due: time.UnixMilli(due).UTC(), Attempt: attempt, Beside: parts[2] == "1"}, nil
+		if err1 == nil && err2 == nil && err3 == nil && due >= 0 && due < 1<<52 && attempt >= 0 &&
+			(parts[2] == "0" || parts[2] == "1") {
+			return schedule.Which{Key: key, Due: time.UnixMilli(due).UTC(), Attempt: attempt, Beside: parts[2] == "1"},
+				nil
 		}
 	}
-	return schedule.Which{}, badRequest("“"+clip(text, 100)+"” names no timer.", "Take the which of the list of timers.")
+	return schedule.Which{}, badRequest("“"+clip(text, 100)+"” names no timer.",
+		"Take a which from the list of timers.")
 }
 
 // timersPage reads lists of timers.
@@ -135,7 +141,8 @@ func (pg *timersPage) timers(r *http.Request) (*page, error) {
 		}
 		most.Timers = n
 	}
-	v := &Timers{At: now, Query: f.Query, State: f.State, Due: f.Due, Rows: []TimerView{}, Filter: f != filter{}, First: place.IsZero(), Missing: pg.missing()}
+	v := &Timers{At: now, Query: f.Query, State: f.State, Due: f.Due, Rows: []TimerView{}, Filter: f != filter{},
+		First: place.IsZero(), Missing: pg.missing()}
 	p := &page{Template: "timers", Title: "Timers", Nav: "/timers", View: v}
 	began := time.Now()
 	found, err := query.Find(r.Context(), pg.sources.Index, q, place, most)
@@ -146,13 +153,14 @@ func (pg *timersPage) timers(r *http.Request) (*page, error) {
 	for _, t := range found.Timers {
 		v.Rows = append(v.Rows, pg.newTimerView(t, previewBytes))
 	}
-	v.At, v.Next, v.Full, v.Looked, v.Total, v.Cut, v.Until = found.Now.UTC(), found.Next.String(), found.Full, found.Looked, found.Total, found.Cut, found.Until.UTC()
+	v.At, v.Next, v.Full, v.Looked, v.Total, v.Cut, v.Until = found.Now.UTC(), found.Next.String(), found.Full,
+		found.Looked, found.Total, found.Cut, found.Until.UTC()
 	v.LeftOut = leftOut(found)
 	v.Took = about(time.Since(began).Round(time.Millisecond))
 	return p, nil
 }
 
-// leftOut says why timers are left out of what was found.
+// leftOut returns the reasons why timers are left out of a result.
 func leftOut(found query.Found) (why []string) {
 	if found.Cut {
 		why = append(why, query.ErrCut.Error())
@@ -165,11 +173,11 @@ func leftOut(found query.Found) (why []string) {
 
 // More returns the address of the next page.
 func (v *Timers) More() string {
-	return "/timers?" + encodeQuery("q", v.Query, "state", v.State, "due", v.Due, "place", v.Next)
+	return address("/timers", "q", v.Query, "state", v.State, "due", v.Due, "place", v.Next)
 }
 
-// Beginning returns the query of the first page.
-func (v *Timers) Beginning() string { return filter{v.Query, v.State, v.Due}.encode() }
+// Beginning returns the address of the first page.
+func (v *Timers) Beginning() string { return filter{v.Query, v.State, v.Due}.address() }
 
-// States returns the states that a list can be filtered by.
+// States returns the states for a list's filter.
 func (v *Timers) States() []string { return []string{"pending", "owed", "firing", "held"} }

@@ -10,7 +10,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// How times are written: all of them in UTC.
+// The formats of times, all in UTC.
 const (
 	clockLayout  = "15:04:05.000"
 	dayLayout    = "2006-01-02 15:04:05.000"
@@ -89,10 +89,10 @@ func ms(d time.Duration) string {
 	return about(d)
 }
 
-// lateness is how late events were: in ms in JSON, with its unit in text.
+// lateness is a delay of events: in ms in JSON, with its unit in text.
 type lateness time.Duration
 
-// latenessOf returns the lateness that a share of events does not exceed, nil without events.
+// latenessOf returns the lateness not exceeded by a share of events, nil without events.
 func latenessOf(of schedule.Lateness, share float64) *lateness {
 	if of.Count() == 0 {
 		return nil
@@ -119,7 +119,7 @@ func eventLate(d time.Duration) string {
 	return about(d)
 }
 
-// grouped writes a number with its thousands separated.
+// grouped formats a number with its thousands separated.
 func grouped(n int64) string {
 	text := strconv.FormatInt(n, 10)
 	first := 0
@@ -132,7 +132,7 @@ func grouped(n int64) string {
 	return text
 }
 
-// counted writes a number with its noun.
+// counted formats a number with its noun.
 func counted(n int64, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -140,7 +140,7 @@ func counted(n int64, one, many string) string {
 	return grouped(n) + " " + many
 }
 
-// perSecond writes a rate.
+// perSecond formats a rate.
 func perSecond(rate float64) string {
 	if rate > 0 && rate < 10 {
 		return strconv.FormatFloat(rate, 'f', 1, 64)

@@ -13,7 +13,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// mostSelected is how many timers or letters may be selected one by one.
+// mostSelected limits the timers or letters selected one by one.
 const mostSelected = 1000
 
 // Actions are the changes that a console can make, by the same code as the command line. A read-only console has none.
@@ -26,18 +26,20 @@ type Actions struct {
 	Names    keys.Names
 }
 
-var errNothingSelected = &fault{Status: http.StatusUnprocessableEntity, Title: "Nothing is selected", Detail: "The action was requested without a timer or a letter.",
-	Fix: "Go back and select some, or all that match."}
+var errNothingSelected = &fault{Status: http.StatusUnprocessableEntity, Title: "Nothing is selected",
+	Detail: "The action was requested without a timer or a letter.",
+	Fix:    "Go back and select some, or all that match."}
 
 // actionName returns the heading of an action's page.
 func actionName(do string) string {
 	return map[string]string{
-		"cancel": "Cancel", "fire": "Fire now", "move": "Set to another time", "replay": "Replay", "purge": "Purge", "hold": "Hold", "resume": "Resume",
+		"cancel": "Cancel", "fire": "Fire now", "move": "Set to another time", "replay": "Replay", "purge": "Purge",
+		"hold": "Hold", "resume": "Resume",
 		"resend": "Send again",
 	}[do]
 }
 
-// refuse is a fault in a field that the user filled in.
+// refuse returns a fault of a field in the user's form.
 func refuse(detail, fix string) error {
 	return &fault{Status: http.StatusUnprocessableEntity, Title: "Not yet", Detail: detail, Fix: fix}
 }

@@ -84,7 +84,8 @@ func (w *world) start() {
 	past := history.New(w.js, keys.Names{})
 	var actions *console.Actions
 	if w.settings.Actions {
-		actions = &console.Actions{Schedule: w.sched, Timers: admin.NewTimers(w.sched), Holds: caller, Firings: admin.NewFirings(w.sched, past), Streams: w.js}
+		actions = &console.Actions{Schedule: w.sched, Timers: admin.NewTimers(w.sched), Holds: caller,
+			Firings: admin.NewFirings(w.sched, past), Streams: w.js}
 	}
 	c, err := console.New(w.settings, console.Sources{
 		Status: func(ctx context.Context) *status.Report {
@@ -184,6 +185,14 @@ func (w *world) page(path string) string {
 	return a.body
 }
 
+// fresh gets a page that has to be there, once what the pages share is read again.
+func (w *world) fresh(path string) string {
+	w.t.Helper()
+	w.server.Close()
+	w.start()
+	return w.page(path)
+}
+
 // has fails unless a text has all of the others.
 func has(t testing.TB, text string, wants ...string) {
 	t.Helper()
@@ -194,7 +203,7 @@ func has(t testing.TB, text string, wants ...string) {
 	}
 }
 
-// act asks for an action, confirms it, and returns the page of what came of it.
+// act asks for an action, confirms it, and returns the page with the result.
 func (w *world) act(form, confirm url.Values, asked ...string) string {
 	w.t.Helper()
 	a := w.post("/actions", form)
@@ -203,7 +212,11 @@ func (w *world) act(form, confirm url.Values, asked ...string) string {
 		w.t.Fatalf("%v: %s\n%s", form, a.Status, a.body)
 	}
 	var text string
-	testenv.Eventually(w.t, time.Minute, func() bool { text = w.page(at); return strings.Contains(text, `name="confirm"`) }, "the question")
+	testenv.Eventually(w.t, time.Minute, func() bool {
+		text = w.page(at)
+		return strings.Contains(text,
+			`name="confirm"`)
+	}, "the question")
 	has(w.t, text, asked...)
 	if confirm == nil {
 		confirm = url.Values{}
@@ -212,6 +225,10 @@ func (w *world) act(form, confirm url.Values, asked ...string) string {
 	if a := w.post(at, confirm); a.StatusCode != http.StatusSeeOther {
 		w.t.Fatalf("%v: %s\n%s", confirm, a.Status, a.body)
 	}
-	testenv.Eventually(w.t, time.Minute, func() bool { text = w.page(at); return strings.Contains(text, "Go back</a>") }, "the end of the action")
+	testenv.Eventually(w.t, time.Minute, func() bool {
+		text = w.page(at)
+		return strings.Contains(text,
+			"Go back</a>")
+	}, "the end of the action")
 	return text
 }

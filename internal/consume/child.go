@@ -16,8 +16,7 @@ import (
 const (
 	// shownNoise bounds the part of a noisy line that the log shows, in bytes.
 	shownNoise = 200
-	// lastOutput is how long the output of an ended command is still read: processes that it left behind may
-	// hold it open.
+	// lastOutput bounds the read of an ended command's output: its child processes may hold it open.
 	lastOutput = time.Second
 )
 
@@ -27,21 +26,21 @@ type child struct {
 	process *exec.Cmd
 	input   input
 	output  *output
-	// alone: the command has one event in hand at a time, and may answer it without its id.
+	// alone means that the command has one event in hand at a time, and may answer it without its id.
 	alone bool
-	// killAfter is how long the process may ignore SIGTERM.
+	// killAfter is the time between SIGTERM and SIGKILL.
 	killAfter time.Duration
 	log       *slog.Logger
 
 	exited chan struct{} // closed once the process has ended
-	ended  chan struct{} // closed once its last answers were read, too
+	ended  chan struct{} // closed once its last answers are read, too
 	err    error         // the reason for the end; set before ended is closed
 
 	mu      sync.Mutex
 	inHand  map[string]*waiter // by event id
 	current *waiter            // if alone, the event of an answer without an id; nil while no answer can be about it
-	stopped error              // why it is being stopped; the first reason counts
-	noise   int                // lines that are no answers
+	stopped error              // the reason for stopping it; the first one counts
+	noise   int                // lines without an answer
 }
 
 // waiter is an event in the command's hand.
@@ -52,9 +51,10 @@ type waiter struct {
 	answer   answer
 }
 
-// start runs the command. Its standard error is that of this process, so that nobody has to collect it. It leads a
-// process group of its own: a Ctrl-C in the terminal reaches this process alone, which lets the command finish.
-func start(command []string, alone bool, killAfter time.Duration, log *slog.Logger) (*child, error) {
+// start runs the command in an environment, this process's if nil. Its standard error is that of this process, so that
+// nobody has to collect it. It leads a process group of its own: a Ctrl-C in the terminal reaches this process alone,
+// which lets the command finish.
+func start(command, env []string, alone bool, killAfter time.Duration, log *slog.Logger) (*child, error) {
 	in, ours, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -69,6 +69,7 @@ func start(command []string, alone bool, killAfter time.Duration, log *slog.Logg
 		exited: make(chan struct{}), ended: make(chan struct{}), inHand: make(map[string]*waiter),
 	}
 	c.process.Stdin, c.process.Stdout, c.process.Stderr = in, out, os.Stderr
+	c.process.Env = env
 	c.process.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.output, err = newOutput(theirs, c.take)
 	if err == nil {
@@ -90,7 +91,7 @@ func start(command []string, alone bool, killAfter time.Duration, log *slog.Logg
 	return c, nil
 }
 
-// wait waits for the end of the process, kills the processes that it left behind, and reads the rest of its output.
+// wait waits for the end of the process, kills its remaining child processes, and reads the rest of its output.
 func (c *child) wait(read <-chan struct{}) {
 	err := c.process.Wait()
 	close(c.exited)
@@ -103,12 +104,12 @@ func (c *child) wait(read <-chan struct{}) {
 	noise := c.noise
 	c.mu.Unlock()
 	if noise > 1 {
-		c.log.Warn("lines of the command's output that are no answers", "count", noise)
+		c.log.Warn("lines of the command's output without an answer", "count", noise)
 	}
 	close(c.ended)
 }
 
-// reason returns why the process has ended with a status. c.mu is held.
+// reason returns the reason why the process ended, given the error of its Wait. The caller holds c.mu.
 func (c *child) reason(status error) error {
 	switch {
 	case c.stopped != nil && status != nil:
@@ -121,7 +122,7 @@ func (c *child) reason(status error) error {
 	return errors.New("the command ended: exit status 0")
 }
 
-// signal signals the process and the processes that it started.
+// signal signals the process and its child processes.
 func (c *child) signal(s syscall.Signal) { _ = syscall.Kill(-c.process.Process.Pid, s) }
 
 // stop ends the process, for a reason: with the end of its input and SIGTERM, and killAfter later with SIGKILL. It does
@@ -150,8 +151,8 @@ func (c *child) stop(reason error) {
 	}()
 }
 
-// hand takes an event into the command's hand and writes its line, with its line break. A command that has closed its
-// input is stopped. With one event at a time hand returns once the command reads the event.
+// hand takes an event into the command's hand and writes its line, with its line break. It stops a command that has
+// closed its input. If the command gets one event at a time, hand returns once it reads the event.
 func (c *child) hand(id string, line []byte) *waiter {
 	c.mu.Lock()
 	w := &waiter{id: id, next: c.inHand[id], answered: make(chan struct{})}
@@ -169,9 +170,10 @@ func (c *child) hand(id string, line []byte) *waiter {
 	return w
 }
 
-// handAlone writes the line of the only event in hand so that no earlier output is taken for its answer. A late or
-// doubled answer without an id would acknowledge this event. So the line break comes last: once the command has read
-// everything before it, it waits for the line's end, and all that it has written until then is about earlier events.
+// handAlone writes the line of the only event in hand in a way that no earlier output passes for its answer. A late or
+// doubled answer without an id would acknowledge this event. So the line break comes last. Once the command has read
+// everything before the line break, it waits for the line's end, and all of its output until then is about earlier
+// events.
 func (c *child) handAlone(w *waiter, line []byte) error {
 	text, lineBreak := line[:len(line)-1], line[len(line)-1:]
 	if err := c.input.write(text); err != nil {
@@ -180,15 +182,15 @@ func (c *child) handAlone(w *waiter, line []byte) error {
 	c.input.awaitTaken()
 	c.output.catchUp()
 	c.mu.Lock()
-	if c.inHand[w.id] == w { // else it is answered, by its id
+	if c.inHand[w.id] == w { // otherwise it is answered already, by its id
 		c.current = w
 	}
 	c.mu.Unlock()
 	return c.input.write(lineBreak)
 }
 
-// take hands an answer to the event that it is about. All other output is noise: an unknown id, an event that was
-// answered before, no answer at all. An answer without an id is about the current event.
+// take gives an answer to its event. An answer without an id is about the current event. All other output is noise: an
+// unknown id, a second answer, no answer at all.
 func (c *child) take(p piece) {
 	a, ok := readAnswer(p.text)
 	c.mu.Lock()

@@ -24,7 +24,7 @@ import (
 // patience bounds every wait of these tests on a slow machine.
 const patience = time.Minute
 
-// bench is a NATS server with timerd's streams, what a worker asked for there, and the worker.
+// bench is a NATS server with timerd's streams, the worker, and its requests there.
 type bench struct {
 	t           *testing.T
 	js          jetstream.JetStream
@@ -101,7 +101,8 @@ func (b *bench) publish(payload string, ids ...string) {
 func fired(k keys.Key, payload []byte) *nats.Msg {
 	due := time.Date(2026, 11, 20, 9, 0, 0, 0, time.UTC)
 	e := client.Event{
-		ID: keys.EventID(k.String(), due.UnixMilli(), 1), Type: event.TypeFired, Key: k, Time: due, Due: due, Attempt: 1,
+		ID: keys.EventID(k.String(), due.UnixMilli(), 1), Type: event.TypeFired, Key: k, Time: due, Due: due,
+		Attempt:     1,
 		MaxAttempts: 16, Trigger: "deadline", Data: payload,
 	}
 	m := nats.NewMsg(k.Subject("timers", keys.Fired))
@@ -162,7 +163,8 @@ func TestAnswers(t *testing.T) {
 	}{
 		{name: "done", answer: `{"id":"ID","result":"done"}`},
 		{name: "without-id", answer: `{"result":"done"}`},
-		{name: "retry", answer: `{"id":"ID","result":"retry","error":"503"}`, retry: nats.Header{"Timer-Error": {"503"}}},
+		{name: "retry", answer: `{"id":"ID","result":"retry","error":"503"}`,
+			retry: nats.Header{"Timer-Error": {"503"}}},
 		{
 			name: "retry-later", answer: `{"result":"retry","error":"503","delay":"90s"}`,
 			retry: nats.Header{"Timer-Error": {"503"}, "Timer-Delay": {"1m30s"}},
@@ -189,7 +191,8 @@ func TestAnswers(t *testing.T) {
 		},
 		{
 			name: "bad-result", answer: `{"result":"ok"}`,
-			retry: nats.Header{"Timer-Error": {`the command's answer has the result "ok", want done, retry, postpone or dead`}},
+			retry: nats.Header{"Timer-Error": {
+				`the command's answer has the result "ok", want done, retry, postpone or dead`}},
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

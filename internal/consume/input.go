@@ -13,11 +13,11 @@ type input struct {
 	mu      sync.Mutex
 	waiting bytes.Buffer // lines to write
 	spare   bytes.Buffer
-	writing bool // one caller of write writes for all
+	writing bool // one caller of write is writing for all
 }
 
-// write writes a line, or leaves it to a concurrent call, which writes all waiting lines in one piece. An error has
-// its reason in that of the command's end.
+// write writes a line, or leaves it to a concurrent call, which writes all waiting lines in one piece. The reason of an
+// error is the reason of the command's end.
 func (in *input) write(line []byte) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -17,7 +17,7 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
-// modeVariable makes the test binary a command for timerd consume. Its value says how the command behaves.
+// modeVariable makes the test binary a command for timerd consume. Its value is the command's behaviour.
 const modeVariable = "TIMERD_TEST_COMMAND"
 
 func TestMain(m *testing.M) {
@@ -66,7 +66,7 @@ func behave(mode string) {
 		var payload struct {
 			Answer json.RawMessage `json:"answer"`
 		}
-		if json.Unmarshal(e.Data, &payload) == nil && payload.Answer != nil { // the payload says how to answer
+		if json.Unmarshal(e.Data, &payload) == nil && payload.Answer != nil { // the payload has the answer
 			out("%s", strings.ReplaceAll(string(payload.Answer), "ID", e.ID))
 			continue
 		}
@@ -81,7 +81,7 @@ func awaitInput() {
 	}
 }
 
-// misbehave does what a mode does with the bad event, and reports whether that was all.
+// misbehave handles the bad event in a mode, and reports whether that was all.
 func misbehave(mode, id string, out func(string, ...any)) bool {
 	switch mode {
 	case "exit":

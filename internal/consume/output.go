@@ -15,7 +15,7 @@ import (
 // pipe.
 const longestAnswer = 64 << 10
 
-// output splits the command's output into lines. read is for one goroutine; catchUp may be called beside it.
+// output splits the command's output into lines. read is for one goroutine. catchUp may be called at the same time.
 type output struct {
 	file *os.File
 	raw  syscall.RawConn
@@ -25,7 +25,7 @@ type output struct {
 
 	mu     sync.Mutex // from reading some bytes until handle has had their lines
 	buffer []byte
-	begun  []byte // of a line whose end has not come yet; at most longestAnswer bytes
+	begun  []byte // a line without its end; at most longestAnswer bytes
 	cut    bool   // that line is longer
 	stale  bool   // catchUp was called since the line began
 }
@@ -33,9 +33,9 @@ type output struct {
 // piece is a line of the output, or a part of one.
 type piece struct {
 	text []byte
-	// whole is false for a line without its end, and for one that is longer than longestAnswer.
+	// whole is false for a line without its end, and for one longer than longestAnswer.
 	whole bool
-	// stale says that the line began before the last catchUp.
+	// stale means that the line began before the last catchUp.
 	stale bool
 }
 

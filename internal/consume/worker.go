@@ -1,6 +1,6 @@
-// Package consume hands timerd's events to a child process, in any language: a line of JSON each on its standard
-// input, and a line of JSON each as the answer on its standard output. All else is package client's: durable consumers,
-// retries, dead letters, deadlines, reconnects.
+// Package consume hands timerd's events to a child process, in any language: a line of JSON each on its standard input,
+// and a line of JSON each as the answer on its standard output. Everything else is in package client: durable
+// consumers, retries, dead letters, deadlines, reconnects.
 package consume
 
 import (
@@ -22,11 +22,13 @@ import (
 const (
 	firstPause   = 100 * time.Millisecond
 	longestPause = 30 * time.Second
-	// defaultKillAfter leaves a handler time to finish, and is what service managers allow.
+	// defaultKillAfter leaves a handler time to finish, and fits within the limits of service managers.
 	defaultKillAfter = 10 * time.Second
-	// endsInARow is the number of ends of the command with an event in hand that make that event a retry request.
+	// endsInARow is the number of times that the command may end without an answer to the same event. After the last of
+	// them the worker requests a retry of the event.
 	endsInARow = 3
-	// mostEnds bounds the events with remembered ends. Other processes may have answered some of them.
+	// mostEnds bounds the events whose ends are remembered. Some of these events may have been answered in other
+	// processes.
 	mostEnds = 10_000
 )
 
@@ -34,14 +36,16 @@ const (
 type Worker struct {
 	// Command is the program, by path or by name in PATH, and its arguments.
 	Command []string
+	// Env is the command's environment, in the form of os.Environ. nil: the environment of this process.
+	Env []string
 	// Timeout limits the wait for an answer. A command that exceeds it is ended. 0: no limit.
 	Timeout time.Duration
-	// KillAfter is how long the command may ignore SIGTERM before SIGKILL. Default: 10 s.
+	// KillAfter is the time between SIGTERM and SIGKILL. Default: 10 s.
 	KillAfter time.Duration
 	Logger    *slog.Logger
 
 	mu   sync.Mutex
-	ends map[string]int // by event id: how often in a row the command has ended with the event in hand
+	ends map[string]int // by event id: ends of the command in a row with the event in hand
 }
 
 // Run consumes the events of a namespace with the command until ctx ends. Then it takes no more events, gives the
@@ -50,16 +54,16 @@ type Worker struct {
 //
 // With a Concurrency of 1 the command may leave out the id of an answer.
 //
-// When the command ends by itself, its events are given back and it is started again, after a pause that grows. An
-// event that it had in hand at three ends in a row becomes a retry request. Without a running command no events are
-// fetched, so other processes get them.
+// If the command ends by itself, its events are given back and it is started again, after a growing pause. An event
+// that it had in hand at three ends in a row becomes a retry request. Without a running command no events are fetched,
+// so other processes get them.
 //
 // Run returns an error if the command cannot be started at first, or if c cannot consume then. Later it tries on.
 func (w *Worker) Run(ctx context.Context, c *client.Consumer, namespace string) error {
 	w.ends = map[string]int{}
 	failing := backoff.Backoff{Policy: backoff.Policy{First: firstPause, Longest: longestPause}, Logger: w.Logger}
 	for first := true; ; first = false {
-		command, err := start(w.Command, c.Concurrency == 1, cmp.Or(w.KillAfter, defaultKillAfter), w.Logger)
+		command, err := start(w.Command, w.Env, c.Concurrency == 1, cmp.Or(w.KillAfter, defaultKillAfter), w.Logger)
 		switch {
 		case err != nil && first:
 			return fmt.Errorf("start the command: %w", err)
@@ -73,7 +77,7 @@ func (w *Worker) Run(ctx context.Context, c *client.Consumer, namespace string) 
 				failing.Succeed()
 			}
 		}
-		pause := failing.Fail("the command has ended, or no events can be taken; starting it again", err)
+		pause := failing.Fail("the command has ended, or events cannot be fetched; starting it again", err)
 		if !backoff.Sleep(ctx, pause) {
 			return nil
 		}
@@ -86,8 +90,8 @@ type endError struct{ reason error }
 func (e *endError) Error() string { return e.reason.Error() }
 func (e *endError) Unwrap() error { return e.reason }
 
-// session consumes with one run of the command. It returns an *endError if the command ended by itself, and nil if ctx
-// did. It reports whether the command has answered an event.
+// session consumes with one run of the command. It returns an *endError if the command ends by itself, and nil if ctx
+// ends. It reports whether the command has answered an event.
 func (w *Worker) session(
 	ctx context.Context, command *child, c *client.Consumer, namespace string,
 ) (answered bool, err error) {
@@ -161,7 +165,7 @@ func (w *Worker) ended(id string) int {
 	return w.ends[id]
 }
 
-// forget ends the row of an event.
+// forget resets the count of the command's ends during an event.
 func (w *Worker) forget(id string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

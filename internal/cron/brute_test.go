@@ -8,7 +8,7 @@ import (
 )
 
 // brute finds the times of a cron expression as one would with a clock and the contract in hand: it looks at every
-// minute, or every second, and asks Go what the clock shows. It shares nothing with the package.
+// minute, or every second, and asks Go for the clock's time. It shares nothing with the package.
 type brute struct {
 	location                    *time.Location
 	step                        time.Duration
@@ -45,7 +45,7 @@ func newBrute(expression string, location *time.Location) *brute {
 	return b
 }
 
-// named tells whether a field names a number.
+// named reports whether a field names a number.
 func named(word string, n, low, high int, names string) bool {
 	for item := range strings.SplitSeq(word, ",") {
 		if item == "L" || strings.Contains(item, "#") {
@@ -85,16 +85,18 @@ func named(word string, n, low, high int, names string) bool {
 	return false
 }
 
-// matches tells whether the expression names what a clock shows. The clock is given as a time in UTC.
+// matches reports whether the expression matches a clock's time. The clock is given as a time in UTC.
 func (b *brute) matches(shown time.Time) bool {
 	hour, minute, second := shown.Clock()
 	if !b.second[second] || !b.minute[minute] || !b.hour[hour] || !b.month[shown.Month()] {
 		return false
 	}
 	day, weekday := shown.Day(), int(shown.Weekday())
-	byDay := named(b.day, day, 1, 31, "") || slices.Contains(strings.Split(b.day, ","), "L") && shown.AddDate(0, 0, 1).Day() == 1
+	byDay := named(b.day, day, 1, 31, "") || slices.Contains(strings.Split(b.day, ","), "L") &&
+		shown.AddDate(0, 0, 1).Day() == 1
 	const days = "SUNMONTUEWEDTHUFRISAT"
-	byWeekday := named(b.weekday, weekday, 0, 6, days) || weekday == 0 && named(strings.ReplaceAll(b.weekday, "*", "0"), 7, 0, 6, days)
+	byWeekday := named(b.weekday, weekday, 0, 6, days) || weekday == 0 &&
+		named(strings.ReplaceAll(b.weekday, "*", "0"), 7, 0, 6, days)
 	for item := range strings.SplitSeq(b.weekday, ",") {
 		if name, which, ok := strings.Cut(item, "#"); ok {
 			n, _ := strconv.Atoi(which)

@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// Times here are on the clock of a zone, whatever that is: seconds since 1970 began there.
+// Times here are on the clock of some zone: seconds since the beginning of 1970 there.
 const secondsPerDay = 24 * 60 * 60
 
 // month is a month of the calendar, counted from January of the year 0.
 type month int
 
-// monthOf returns the month that a day lies in, counted from 1970 on.
+// monthOf returns the month of a day; days count from 1970.
 func monthOf(day int64) month {
 	year, m, _ := time.Unix(day*secondsPerDay, 0).UTC().Date()
 	return month(year*12 + int(m) - 1)
@@ -22,7 +22,7 @@ func (m month) first() int64 {
 	return time.Date(0, time.Month(m)+1, 1, 0, 0, 0, 0, time.UTC).Unix() / secondsPerDay
 }
 
-// days returns which days of a month match; bit 1 is the first day.
+// days returns the matching days of a month; bit 1 is the first day.
 func (f *fields) days(m month) uint64 {
 	if !has(f.month, int(m)%12+1) {
 		return 0
@@ -33,7 +33,7 @@ func (f *fields) days(m month) uint64 {
 	if f.lastDay {
 		byDate |= 1 << length
 	}
-	weekday := int(((first+4)%7 + 7) % 7) // of the first; 1970 began on a Thursday
+	weekday := int(((first+4)%7 + 7) % 7) // of the month's first day; 1970 began on a Thursday
 	var byWeekday uint64
 	for i, weeks := range f.weekdays {
 		byWeekday |= weeks << (1 + (i-weekday+7)%7)
@@ -45,7 +45,7 @@ func (f *fields) days(m month) uint64 {
 	return days & below(length+1) &^ 1
 }
 
-// next returns the first time from one on that matches, and false if there is none up to the last one.
+// next returns the first matching time not before from, and false if there is none up to last.
 func (f *fields) next(from, last int64) (int64, bool) {
 	day, clock := split(from)
 	clock, ok := f.clock(clock)
@@ -71,7 +71,7 @@ func (f *fields) next(from, last int64) (int64, bool) {
 	}
 }
 
-// count returns how many times match from one on, up to another that no longer counts. It looks at each month once.
+// count returns the number of matching times not before from, and before to. It looks at each month once.
 func (f *fields) count(from, to int64) int64 {
 	if from >= to {
 		return 0
@@ -94,7 +94,7 @@ func (f *fields) count(from, to int64) int64 {
 	return n
 }
 
-// clock returns the first time of a day from one on that matches, and false if there is none.
+// clock returns the first matching time of a day not before from, and false if there is none.
 func (f *fields) clock(from int64) (int64, bool) {
 	hour, minute, second := int(from/3600), int(from/60%60), int(from%60)
 	if second = atLeast(f.second, second); second == none {
@@ -118,7 +118,7 @@ func (f *fields) clock(from int64) (int64, bool) {
 	return int64(h*3600 + minute*60 + second), true
 }
 
-// clocksBefore returns how many times of a day before one match.
+// clocksBefore returns the number of matching times of a day before one.
 func (f *fields) clocksBefore(clock int64) int64 {
 	hour, minute, second := int(clock/3600), int(clock/60%60), int(clock%60)
 	perMinute := bits.OnesCount64(f.second)
@@ -133,7 +133,7 @@ func (f *fields) clocksBefore(clock int64) int64 {
 	return int64(n)
 }
 
-// split returns the day of a time, and how many seconds of it have passed.
+// split returns the day of a time, and the seconds since its beginning.
 func split(local int64) (day, clock int64) {
 	day = local / secondsPerDay
 	if clock = local % secondsPerDay; clock < 0 {
@@ -143,15 +143,15 @@ func split(local int64) (day, clock int64) {
 	return day, clock
 }
 
-// none is what atLeast returns where a set has no such number: more than any set has.
+// none is the result of atLeast if the set has no such number. It is greater than any number of a set.
 const none = 64
 
-// atLeast returns the first number of a set from one on, or none.
+// atLeast returns the least number in a set that is not below a given one, or none.
 func atLeast(set uint64, from int) int {
 	return min(from+bits.TrailingZeros64(set>>from), none)
 }
 
-// has tells whether a set has a number. No set has one outside 0 to 63.
+// has reports whether a set has a number. No set has one outside 0 to 63.
 func has(set uint64, n int) bool { return n >= 0 && set>>n&1 == 1 }
 
 // below returns the set of all numbers below one of at most 63.

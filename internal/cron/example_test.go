@@ -7,7 +7,7 @@ import (
 	"github.com/timerd-io/timerd/internal/cron"
 )
 
-// Nine o'clock in Berlin on working days, whatever the clock there is ahead of UTC.
+// Nine o'clock in Berlin on working days, in summer and winter time.
 func ExampleAt() {
 	spec, err := cron.At("0 9 * * MON-FRI", "Europe/Berlin")
 	if err != nil {
@@ -52,7 +52,7 @@ func ExampleRepetition_Next() {
 	// 2026-03-09 02:30:00 -0400 EDT
 }
 
-// Nothing ran for an hour, and what was missed in the last ten minutes of it still fires.
+// Nothing ran for an hour, and occurrences missed in the last ten minutes of it still fire.
 func ExampleRepetition_After() {
 	spec, err := cron.Every(5 * time.Minute)
 	if err != nil {

@@ -8,16 +8,17 @@ import (
 	"strings"
 )
 
-// The grammar stands twice: schedule/lua/lib/cron.lua refuses what this one refuses, and the cases of
+// The grammar exists twice: schedule/lua/lib/cron_fields.lua refuses the same expressions, and the cases of
 // testdata/expressions.jsonl run through both.
 
-// fields are the times of an expression, whatever the zone. Each set has a bit for each number.
+// fields are the times of an expression in any zone. Each set has a bit for each number.
 type fields struct {
 	second, minute, hour, month uint64
 
 	day     uint64 // of the month
 	lastDay bool
-	// weekdays has for each day of the week, from Sunday on, which ones of a month: bit 0 is the first one, bit 7 the second.
+	// weekdays has for each day of the week, from Sunday on, the matching ones of a month: bit 0 is the first one, bit
+	// 7 the second.
 	weekdays [7]uint64
 	// eitherDay: day and weekdays are both restricted, and one of them is enough.
 	eitherDay bool
@@ -25,16 +26,16 @@ type fields struct {
 	goesOn bool
 }
 
-// everyWeek has the bits of weekdays for all of a month.
+// everyWeek has the bits of weekdays for every week of a month.
 const everyWeek = 1 | 1<<7 | 1<<14 | 1<<21 | 1<<28
 
 // field is one field's grammar.
 type field struct {
 	name      string
-	low, high int      // of its numbers
+	low, high int      // the bounds of its numbers
 	last      int      // of *, and of a step without an end
 	names     []string // of the numbers from low on
-	also      string   // may stand there too
+	also      string   // further allowed forms, for errors
 }
 
 func secondField() field { return field{name: "second", high: 59, last: 59} }
@@ -87,7 +88,7 @@ func parseFields(words []string) (fields, error) {
 	return f, nil
 }
 
-// spellOut returns the six words that an expression of one, five or six words means.
+// spellOut returns the six words of an expression that has one, five or six words.
 func spellOut(words []string) ([]string, error) {
 	if len(words) == 1 {
 		switch strings.ToLower(words[0]) {
@@ -113,7 +114,8 @@ func spellOut(words []string) ([]string, error) {
 			interval = "5m"
 		}
 		return nil, fmt.Errorf(
-			"cron expression %q: an interval is no cron expression: want EVERY in milliseconds (such as --every %s, every: %s)",
+			"cron expression %q: an interval is no cron expression: want EVERY in milliseconds (such as --every %s, "+
+				"every: %s)",
 			text, interval, interval)
 	case strings.HasPrefix(text, "@"):
 		return nil, fmt.Errorf("cron expression %q: want @hourly, @daily, @weekly, @monthly or @yearly", text)
@@ -122,11 +124,12 @@ func spellOut(words []string) ([]string, error) {
 	case len(words) == 6:
 		return words, nil
 	}
-	return nil, fmt.Errorf("cron expression %q has %d fields: want five (minute, hour, day, month, weekday), or six with the second first",
+	return nil, fmt.Errorf(
+		"cron expression %q has %d fields: want five (minute, hour, day, month, weekday), or six with the second first",
 		text, len(words))
 }
 
-// zoneIn returns the zone that the first or the last word of an expression is, or "".
+// zoneIn returns the first or the last word of an expression if it is a zone, or "".
 func zoneIn(words []string) string {
 	if len(words) < 2 {
 		return ""
@@ -151,10 +154,10 @@ func isWord(text string) bool {
 	return text != "" && (text[0] >= 'A' && text[0] <= 'Z' || text[0] >= 'a' && text[0] <= 'z')
 }
 
-// durations matches what --every takes of durations, without signs and spaces.
+// durations matches the durations of --every, without signs and spaces.
 func durations() *regexp.Regexp { return regexp.MustCompile(`^([0-9]+\.?[0-9]*(ms|[smhd]))+$`) }
 
-// restricted tells whether a field of days leaves any out, by how it is written.
+// restricted reports whether a field of days is restricted, by its spelling.
 func restricted(word string) bool { return word != "*" && word != "*/1" }
 
 // parseDays reads the day of the month: its numbers, and whether the last day is among them.
@@ -235,7 +238,7 @@ func (f field) item(item string) (set uint64, err error) {
 	return set, nil
 }
 
-// span reads an item without its step: from where to where it goes, which may be down.
+// span reads an item without its step: its bounds, which may go down.
 func (f field) span(item, span string, stepped bool) (low, high int, err error) {
 	if span == "*" {
 		return f.low, f.last, nil
@@ -261,8 +264,8 @@ func (f field) span(item, span string, stepped bool) (low, high int, err error) 
 	return low, high, nil
 }
 
-// upward returns a range that goes down, from low to high, as ranges that go up and name the same numbers: past the last
-// number the steps go on from the lowest one.
+// upward rewrites a descending range, from low to high, as ascending ranges of the same numbers: after the last number
+// the steps go on from the lowest one.
 func (f field) upward(span string, low, high, by int) string {
 	from, to, _ := strings.Cut(span, "-")
 	if low > f.last { // Sunday is 7, too
@@ -276,7 +279,7 @@ func (f field) upward(span string, low, high, by int) string {
 	return first + "," + steps(strconv.Itoa(next), to, next, high, by)
 }
 
-// steps returns a range from low to high, called from and to, with a step.
+// steps returns every step-th number of a range, from low to high. from and to are their spellings in the expression.
 func steps(from, to string, low, high, by int) string {
 	switch {
 	case low+by > high:
@@ -296,7 +299,7 @@ func (f field) number(text string) (int, bool) {
 	return n, ok && n >= f.low && n <= f.high
 }
 
-// fault is the error of an item. why says more than that it is none.
+// fault is the error of a bad item. why adds a reason; it may be empty.
 func (f field) fault(item, why string) error {
 	allowed := fmt.Sprintf("numbers from %d to %d", f.low, f.high)
 	if len(f.names) > 0 {
@@ -305,10 +308,11 @@ func (f field) fault(item, why string) error {
 	if why != "" {
 		why += "; "
 	}
-	return fmt.Errorf("%s %q: %swant * or %s, as a list 1,2, a range 1-5 or with a step */5%s", f.name, abbreviate(item), why, allowed, f.also)
+	return fmt.Errorf("%s %q: %swant * or %s, as a list 1,2, a range 1-5 or with a step */5%s", f.name,
+		abbreviate(item), why, allowed, f.also)
 }
 
-// number reads digits alone, few enough for any field.
+// number reads digits only, few enough for any field.
 func number(text string) (int, bool) {
 	if len(text) > 3 || strings.Trim(text, "0123456789") != "" {
 		return 0, false

@@ -7,17 +7,20 @@ import (
 	"github.com/timerd-io/timerd/internal/cron"
 )
 
-// zones of the fuzz targets; their clocks are changed by half an hour, at midnight, by a day, by a quarter of an hour, and
-// in Ramadan.
+// zones of the fuzz targets; their clocks are changed by half an hour, at midnight, by a day, by a quarter of an hour,
+// and in Ramadan.
 var zones = []string{
-	"UTC", "America/New_York", "Europe/Berlin", "Australia/Lord_Howe", "America/Sao_Paulo", "Pacific/Apia", "Asia/Kathmandu",
-	"Africa/Casablanca", "America/Godthab", "Asia/Tehran", "Africa/Cairo", "America/St_Johns", "Europe/Dublin", "Antarctica/Troll",
+	"UTC", "America/New_York", "Europe/Berlin", "Australia/Lord_Howe", "America/Sao_Paulo", "Pacific/Apia",
+	"Asia/Kathmandu",
+	"Africa/Casablanca", "America/Godthab", "Asia/Tehran", "Africa/Cairo", "America/St_Johns", "Europe/Dublin",
+	"Antarctica/Troll",
 }
 
 // FuzzNext holds Next against brute force: it is later than its argument, it matches, and nothing between them does.
 func FuzzNext(f *testing.F) {
 	for i, expression := range []string{
-		"* * * * *", "30 2 * * *", "0 0 * * *", "*/15 */2 * * *", "0 0 L * *", "0 9 * * 5#2", "0 9 13 * 5", "0,30 1-3 * * SUN", "*/7 59/20 1 * * *",
+		"* * * * *", "30 2 * * *", "0 0 * * *", "*/15 */2 * * *", "0 0 L * *", "0 9 * * 5#2", "0 9 13 * 5",
+		"0,30 1-3 * * SUN", "*/7 59/20 1 * * *",
 		"0 0 29 2 *", "@hourly", "@weekly", "15 0 1-7/2 JAN-MAR 1,FRI-SUN", "* * 1 * * *", "59 59 23 31 12 7",
 	} {
 		f.Add(expression, uint8(i), int64(1_774_746_000+86_400*i))
@@ -41,7 +44,8 @@ func FuzzNext(f *testing.F) {
 		first := b.next(after, after.Add(window), 1)
 		switch {
 		case !ok && len(first) > 0:
-			t.Fatalf("%s in %s, after %s: nothing, want %s", expression, name, after.In(spec.Location()), first[0].In(spec.Location()))
+			t.Fatalf("%s in %s, after %s: nothing, want %s", expression, name, after.In(spec.Location()),
+				first[0].In(spec.Location()))
 		case !ok:
 			return
 		case !next.After(after):
@@ -53,15 +57,17 @@ func FuzzNext(f *testing.F) {
 			first = b.next(after, next, 1)
 		}
 		if len(first) == 0 || !next.Equal(first[0]) {
-			t.Fatalf("%s in %s, after %s: %s, want %s", expression, name, after.In(spec.Location()), next.In(spec.Location()), first)
+			t.Fatalf("%s in %s, after %s: %s, want %s", expression, name, after.In(spec.Location()),
+				next.In(spec.Location()), first)
 		}
 	})
 }
 
-// FuzzParse checks that what Parse takes is what String writes, and that the two mean the same.
+// FuzzParse checks that String writes a text that Parse reads, with the same meaning.
 func FuzzParse(f *testing.F) {
 	for _, text := range []string{
-		"every 5m0s", "every 100ms", "cron 0 9 * * 1-5 Europe/Berlin", "cron 0 0 9 * * MON", "cron @daily UTC", "cron @daily", "cron 0 0 L 2 5#2",
+		"every 5m0s", "every 100ms", "cron 0 9 * * 1-5 Europe/Berlin", "cron 0 0 9 * * MON", "cron @daily UTC",
+		"cron @daily", "cron 0 0 L 2 5#2",
 		"cron 0 9 * * 1-5 Local", "cron", "every", "cron 0 9 * * 1-5 ../x", "every 1e9h", "cron 60 * * * *",
 	} {
 		f.Add(text)

@@ -20,7 +20,7 @@ const goldenHead = `# Made by brute force over minutes: go test ./internal/cron 
 # zone, expression, an instant, and what follows it: up to three times within 40 days, or else the first one.
 `
 
-// row is a line of the table: what follows an instant.
+// row is a line of the table: the occurrences after an instant.
 type row struct {
 	zone, expression string
 	after            time.Time
@@ -42,7 +42,7 @@ func changes(location *time.Location, year int) (found []time.Time) {
 	return found
 }
 
-// scenes returns the rows of the table, without what follows.
+// scenes returns the rows of the table, without occurrences.
 func scenes(t *testing.T) (rows []row) {
 	t.Helper()
 	add := func(location *time.Location, after time.Time, expressions ...string) {
@@ -65,21 +65,27 @@ func scenes(t *testing.T) (rows []row) {
 		location := zoneOf(t, zone.name)
 		for _, year := range zone.years {
 			for _, change := range changes(location, year) {
-				add(location, change.Add(-20*time.Hour), "0 0 * * *", "15 0 * * *", "30 1 * * *", "45 1,2 * * *", "30 2 * * *", "*/20 0-3 * * *",
+				add(location, change.Add(-20*time.Hour), "0 0 * * *", "15 0 * * *", "30 1 * * *", "45 1,2 * * *",
+					"30 2 * * *", "*/20 0-3 * * *",
 					"30 23 * * *", "0 3 * * *")
-				add(location, change.Add(-50*time.Minute), "*/20 * * * *", "0 */2 * * *", "30 0-23 * * *", "@hourly", "10 59/20 * * * *")
+				add(location, change.Add(-50*time.Minute), "*/20 * * * *", "0 */2 * * *", "30 0-23 * * *", "@hourly",
+					"10 59/20 * * * *")
 			}
 		}
-		add(location, time.Date(2026, 1, 30, 10, 20, 30, 0, time.UTC), "0 0 L * *", "0 12 L 2 *", "0 9 * * 5#2", "0 9 * * MON-FRI", "0 9 13 * FRI",
-			"0 9 1,15 * *", "*/25 9-17/4 * JAN,MAR SUN", "@monthly", "@weekly", "0 9 31 * *", "0 9 */10 * 2", "30 0 9-18/4 * * *", "0 9 L * 1#1",
+		add(location, time.Date(2026, 1, 30, 10, 20, 30, 0, time.UTC), "0 0 L * *", "0 12 L 2 *", "0 9 * * 5#2",
+			"0 9 * * MON-FRI", "0 9 13 * FRI",
+			"0 9 1,15 * *", "*/25 9-17/4 * JAN,MAR SUN", "@monthly", "@weekly", "0 9 31 * *", "0 9 */10 * 2",
+			"30 0 9-18/4 * * *", "0 9 L * 1#1",
 			"0,30 8-10 * * SAT-SUN", "@daily", "0 9 10/7 * *")
-		add(location, time.Date(2024, 2, 27, 23, 59, 59, 999_000_000, time.UTC), "0 0 L * *", "0 12 L 2 *", "0 9 * 2 THU#5", "0 9 29 2 *")
+		add(location, time.Date(2024, 2, 27, 23, 59, 59, 999_000_000, time.UTC), "0 0 L * *", "0 12 L 2 *",
+			"0 9 * 2 THU#5", "0 9 29 2 *")
 	}
-	add(zoneOf(t, "Europe/Berlin"), time.Date(2024, 12, 31, 22, 0, 0, 0, time.UTC), "@yearly", "59 23 31 12 *", "0 2 L 3 *", "*/20 * * * *", "0 12 * * *")
+	add(zoneOf(t, "Europe/Berlin"), time.Date(2024, 12, 31, 22, 0, 0, 0, time.UTC), "@yearly", "59 23 31 12 *",
+		"0 2 L 3 *", "*/20 * * * *", "0 12 * * *")
 	return rows
 }
 
-// byBruteForce finds what follows.
+// byBruteForce finds the next occurrences.
 func (r *row) byBruteForce(t *testing.T) {
 	b := newBrute(r.expression, zoneOf(t, r.zone))
 	if r.next = b.next(r.after, r.after.AddDate(0, 0, 40), 3); r.next == nil {
@@ -92,7 +98,8 @@ func (r *row) String() string {
 	for _, at := range r.next {
 		next = append(next, at.In(r.after.Location()).Format(time.RFC3339))
 	}
-	return fmt.Sprintf("%s\t%s\t%s\t%s\n", r.zone, r.expression, r.after.Format(time.RFC3339Nano), strings.Join(next, " "))
+	return fmt.Sprintf("%s\t%s\t%s\t%s\n", r.zone, r.expression, r.after.Format(time.RFC3339Nano),
+		strings.Join(next, " "))
 }
 
 // golden returns the lines of the table in the file.
@@ -105,7 +112,7 @@ func golden(t *testing.T) []string {
 	return strings.Split(strings.TrimSuffix(strings.TrimPrefix(string(text), goldenHead), "\n"), "\n")
 }
 
-// Some lines of the table, made anew, are those in the file.
+// Some lines of the table, computed again, equal the file's.
 func TestGoldenIsBruteForce(t *testing.T) {
 	t.Parallel()
 	const every = 12
@@ -121,7 +128,7 @@ func TestGoldenIsBruteForce(t *testing.T) {
 	}
 }
 
-// The whole table, made anew, is the one in the file.
+// The whole table, computed again, equals the file.
 func TestGoldenIsBruteForceAtScale(t *testing.T) {
 	t.Parallel()
 	var table strings.Builder
@@ -136,7 +143,8 @@ func TestGoldenIsBruteForceAtScale(t *testing.T) {
 		}
 	}
 	if text, err := os.ReadFile(goldenFile); err != nil || string(text) != table.String() {
-		t.Errorf("%s is not what brute force makes (%v): run `go test ./internal/cron -run Golden -update`, and look at the difference", goldenFile, err)
+		t.Errorf("%s is not what brute force makes (%v): run `go test ./internal/cron -run Golden -update`, and look "+
+			"at the difference", goldenFile, err)
 	}
 }
 
@@ -159,7 +167,8 @@ func TestGolden(t *testing.T) {
 		for want := range strings.FieldsSeq(cells[3]) {
 			next, ok := (&cron.Repetition{Spec: spec}).Next(at)
 			if !ok || !next.Equal(instant(t, want)) {
-				t.Errorf("%s in %s, after %s: %s, want %s", cells[1], cells[0], at.In(spec.Location()), next.In(spec.Location()), want)
+				t.Errorf("%s in %s, after %s: %s, want %s", cells[1], cells[0], at.In(spec.Location()),
+					next.In(spec.Location()), want)
 			}
 			at = instant(t, want)
 		}

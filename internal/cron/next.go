@@ -2,7 +2,7 @@ package cron
 
 import "time"
 
-// horizon is how many years are searched. In eight years February has 29 days at least once, or once more at the end.
+// horizon is the number of years searched. In eight years February has 29 days at least once, or once more at the end.
 const horizon = 8
 
 // lastSecond is the end of the year 9999. There is nothing later.
@@ -21,7 +21,7 @@ func (s Spec) next(from, after int64) (int64, bool) {
 	return 0, false
 }
 
-// count returns how many occurrences lie between two instants in unix ms.
+// count returns the number of occurrences between two instants in unix ms.
 func (s Spec) count(from, after, before int64) int64 {
 	after = max(after, from-1)
 	switch {
@@ -34,7 +34,7 @@ func (s Spec) count(from, after, before int64) int64 {
 	return 0
 }
 
-// intervals returns how many points of the grid there are up to an instant, in unix ms.
+// intervals returns the number of points of the grid up to an instant, in unix ms.
 func (s Spec) intervals(from, at int64) int64 {
 	if at < from {
 		return 0
@@ -42,7 +42,8 @@ func (s Spec) intervals(from, at int64) int64 {
 	return (at-from)/s.interval.Milliseconds() + 1
 }
 
-// after returns the first occurrence after an instant, both in unix seconds, and false if there is none within the horizon.
+// after returns the first occurrence after an instant, both in unix seconds, and false if there is none within the
+// horizon.
 func (c *cron) after(at int64) (int64, bool) {
 	if at > lastSecond {
 		return 0, false
@@ -58,7 +59,7 @@ func (c *cron) after(at int64) (int64, bool) {
 	return c.zone.reach(local), true
 }
 
-// goOn returns what after does for an expression that takes no notice of how the clock is changed.
+// goOn is after for an expression that ignores changes of the clock.
 func (c *cron) goOn(at int64) (int64, bool) {
 	start := at + 1
 	s := c.zone.span(start)
@@ -78,7 +79,7 @@ func yearsLater(local int64) int64 {
 	return time.Unix(local, 0).UTC().AddDate(horizon, 0, 0).Unix()
 }
 
-// between returns how many occurrences lie after an instant and before another, both in unix seconds. It looks once at
+// between returns the number of occurrences after an instant and before another, both in unix seconds. It looks once at
 // each month between them, and at each change of the zone's clock, so that the work does not depend on their number.
 func (c *cron) between(after, before int64) int64 {
 	if c.goesOn {
@@ -86,13 +87,13 @@ func (c *cron) between(after, before int64) int64 {
 	}
 	n := c.count(c.zone.front(after)+1, c.zone.front(before-1)+1)
 	for change := c.zone.span(after).end; change < before; change = c.zone.span(change).end {
-		// All that the clock skips, and what it shows then, is one.
+		// All skipped times are one occurrence, together with the first time that is shown after the jump.
 		n -= max(c.count(c.zone.front(change-1)+1, c.zone.front(change)+1), 1) - 1
 	}
 	return n
 }
 
-// goesOnBetween returns what between does for an expression that takes no notice of how the clock is changed.
+// goesOnBetween is between for an expression that ignores changes of the clock.
 func (c *cron) goesOnBetween(after, before int64) int64 {
 	var n int64
 	for start := after + 1; start < before; {
@@ -104,7 +105,7 @@ func (c *cron) goesOnBetween(after, before int64) int64 {
 	return n
 }
 
-// seconds returns the second that a time in unix ms lies in.
+// seconds returns the second of a time in unix ms.
 func seconds(ms int64) int64 {
 	s := ms / 1000
 	if ms%1000 < 0 {

@@ -36,7 +36,8 @@ func TestIntervalsKeepTheirGrid(t *testing.T) {
 			t.Errorf("%v after the beginning: %v %v, want %v", test.after, next.Sub(from), ok, test.want)
 		}
 	}
-	if next, ok := (&cron.Repetition{Spec: parse(t, "every 5m")}).Next(from); !ok || !next.Equal(instant(t, "2026-11-20T09:05:00Z")) {
+	if next, ok := (&cron.Repetition{Spec: parse(t, "every 5m")}).Next(from); !ok ||
+		!next.Equal(instant(t, "2026-11-20T09:05:00Z")) {
 		t.Errorf("without a beginning: %v %v", next, ok)
 	}
 }
@@ -52,7 +53,7 @@ func TestCronBeginsAndEnds(t *testing.T) {
 	}
 }
 
-func TestWhatFollowsAnOccurrence(t *testing.T) {
+func TestNextOccurrence(t *testing.T) {
 	t.Parallel()
 	const minute = time.Minute
 	at := func(d time.Duration) time.Time { return time.Date(2026, 11, 20, 9, 0, 0, 0, time.UTC).Add(d) }
@@ -68,7 +69,8 @@ func TestWhatFollowsAnOccurrence(t *testing.T) {
 		{"in the millisecond of the next", cron.Repetition{}, 0, 5 * minute, 1, 5 * minute, 0},
 		{"a moment after the next", cron.Repetition{}, 0, 5*minute + time.Millisecond, 1, 10 * minute, 1},
 		{"an hour later", cron.Repetition{}, 0, 62 * minute, 1, 65 * minute, 12},
-		{"an hour later, the last quarter counts", cron.Repetition{CatchUp: 15 * minute}, 0, 62 * minute, 1, 50 * minute, 9},
+		{"an hour later, the last quarter counts", cron.Repetition{CatchUp: 15 * minute}, 0, 62 * minute, 1,
+			50 * minute, 9},
 		{"the next of those", cron.Repetition{CatchUp: 15 * minute}, 50 * minute, 62 * minute, 2, 55 * minute, 0},
 		{"the edge of what counts", cron.Repetition{CatchUp: 12 * minute}, 0, 62 * minute, 1, 50 * minute, 9},
 		{"all counts", cron.Repetition{CatchUp: time.Hour}, 0, 62 * minute, 1, 5 * minute, 0},
@@ -78,7 +80,8 @@ func TestWhatFollowsAnOccurrence(t *testing.T) {
 		{"the end lies ahead", cron.Repetition{Until: at(5 * minute)}, 0, time.Second, 1, 5 * minute, 0},
 		{"the end has come", cron.Repetition{Until: at(5*minute - 1)}, 0, time.Second, 1, -1, 0},
 		{"the end was missed", cron.Repetition{Until: at(20 * minute)}, 0, time.Hour, 1, -1, 4},
-		{"the end was missed, but not by much", cron.Repetition{Until: at(20 * minute), CatchUp: 45 * minute}, 0, time.Hour, 1, 15 * minute, 2},
+		{"the end was missed, but not by much", cron.Repetition{Until: at(20 * minute), CatchUp: 45 * minute}, 0,
+			time.Hour, 1, 15 * minute, 2},
 		{"it begins later", cron.Repetition{From: at(time.Hour)}, 0, 2 * minute, 0, time.Hour, 0},
 		{"its beginning was missed", cron.Repetition{From: at(time.Hour)}, 0, 61 * minute, 0, 65 * minute, 1},
 	} {
@@ -91,14 +94,15 @@ func TestWhatFollowsAnOccurrence(t *testing.T) {
 				want.Due = at(test.due)
 			}
 			if !step.Due.Equal(want.Due) || step.Skipped != want.Skipped {
-				t.Errorf("%s, %s: %v and %d skipped, want %v and %d", text, test.name, step.Due, step.Skipped, want.Due, want.Skipped)
+				t.Errorf("%s, %s: %v and %d skipped, want %v and %d", text, test.name, step.Due, step.Skipped, want.Due,
+					want.Skipped)
 			}
 		}
 	}
 }
 
-// TestSkippedAsIfCounted compares After with counting one by one, around the changes of the clocks.
-func TestSkippedAsIfCounted(t *testing.T) {
+// TestSkippedOccurrencesAgreeWithCounting compares After with counting one by one, around the changes of the clocks.
+func TestSkippedOccurrencesAgreeWithCounting(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(15, 1))
 	changed := map[string][]time.Time{}
@@ -108,7 +112,8 @@ func TestSkippedAsIfCounted(t *testing.T) {
 		}
 	}
 	texts := []string{
-		"*/5 * * * *", "*/10 1-3 * * *", "0,30 2 * * *", "0 0 * * *", "15 0,23 * * *", "30 1 L * 5#2", "*/20 10 9/3 * * *", "0 */2 * * 1-5", "10 0 30 12 *",
+		"*/5 * * * *", "*/10 1-3 * * *", "0,30 2 * * *", "0 0 * * *", "15 0,23 * * *", "30 1 L * 5#2",
+		"*/20 10 9/3 * * *", "0 */2 * * 1-5", "10 0 30 12 *",
 	}
 	for range 3000 {
 		zone := zones[random.IntN(len(zones))]
@@ -121,7 +126,8 @@ func TestSkippedAsIfCounted(t *testing.T) {
 			}
 		}
 		now := last.Add(time.Duration(random.Int64N(int64(100 * time.Hour))))
-		r := &cron.Repetition{Spec: spec, CatchUp: time.Duration(random.IntN(3)) * time.Duration(random.Int64N(int64(50*time.Hour)))}
+		r := &cron.Repetition{Spec: spec, CatchUp: time.Duration(random.IntN(3)) * time.Duration(
+			random.Int64N(int64(50*time.Hour)))}
 		if random.IntN(3) == 0 {
 			r.Until = last.Add(time.Duration(random.Int64N(int64(120 * time.Hour))))
 		}
@@ -140,7 +146,8 @@ func TestSkippedAsIfCounted(t *testing.T) {
 			want.Skipped++
 		}
 		if got := r.After(last, 1, now); got != want {
-			t.Fatalf("%s, last at %s, now %s, catching up %v, until %v: %v, want %v", spec, last.UTC(), now.UTC(), r.CatchUp, r.Until, got, want)
+			t.Fatalf("%s, last at %s, now %s, catching up %v, until %v: %v, want %v", spec, last.UTC(), now.UTC(),
+				r.CatchUp, r.Until, got, want)
 		}
 	}
 }
@@ -164,7 +171,8 @@ func TestMissedForYears(t *testing.T) {
 		}
 	}
 	r := &cron.Repetition{Spec: parse(t, "cron * * * * * * Europe/Berlin")}
-	if step := r.After(time.Unix(0, 0), 1, instant(t, "9999-12-31T23:59:59Z")); step.Skipped != 253_402_300_798 || step.Due.IsZero() {
+	if step := r.After(time.Unix(0, 0), 1, instant(t, "9999-12-31T23:59:59Z")); step.Skipped != 253_402_300_798 ||
+		step.Due.IsZero() {
 		t.Errorf("to the end of time: %v", step)
 	}
 }
@@ -172,7 +180,8 @@ func TestMissedForYears(t *testing.T) {
 func BenchmarkNext(b *testing.B) {
 	now := instant(b, "2026-11-20T09:00:00.123Z")
 	for _, text := range []string{
-		"every 5m", "cron * * * * *", "cron * * * * * Europe/Berlin", "cron 0 9 * * 1-5 Europe/Berlin", "cron 0 0 29 2 * America/New_York", "cron 0 0 30 2 * UTC",
+		"every 5m", "cron * * * * *", "cron * * * * * Europe/Berlin", "cron 0 9 * * 1-5 Europe/Berlin",
+		"cron 0 0 29 2 * America/New_York", "cron 0 0 30 2 * UTC",
 	} {
 		b.Run(text, func(b *testing.B) {
 			r := &cron.Repetition{Spec: parse(b, text)}

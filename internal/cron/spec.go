@@ -4,22 +4,22 @@ import (
 	"fmt"
 	"strings"
 	"time"
-	_ "time/tzdata" // zones are known on machines without a database of them, too
+	_ "time/tzdata" // also for machines without a database of zones
 )
 
 // Bounds of an interval.
 const (
 	MinInterval = 100 * time.Millisecond
-	MaxInterval = 10 * 365 * 24 * time.Hour // as far ahead as a timer can be set
+	MaxInterval = 10 * 365 * 24 * time.Hour // a timer's longest delay
 )
 
-// Bounds of what a cron expression and a zone may be, in bytes. They are kept with the timer and go out with each event.
+// Limits of a cron expression and a zone, in bytes. They are stored with the timer and part of each event.
 const (
 	MaxExpression = 256
 	maxZone       = 64
 )
 
-// Spec is what a repetition follows: an interval or a cron expression. The zero Spec has no occurrences.
+// Spec is the rhythm of a repetition: an interval or a cron expression. The zero Spec has no occurrences.
 type Spec struct {
 	interval time.Duration
 	cron     *cron
@@ -45,8 +45,8 @@ func Every(interval time.Duration) (Spec, error) {
 }
 
 // At returns the Spec of a cron expression in a zone of the IANA database, such as Europe/Berlin; no zone means UTC.
-// Whether the expression has a time at all only [Repetition.Next] knows. An error names the field, what stands there, and
-// what may stand there.
+// Only [Repetition.Next] finds out whether the expression ever matches. An error names the field, its value, and the
+// allowed values.
 func At(expression, zoneName string) (Spec, error) {
 	if len(expression) > MaxExpression {
 		return Spec{}, fmt.Errorf("cron expression of %d bytes: want at most %d", len(expression), MaxExpression)
@@ -63,7 +63,8 @@ func At(expression, zoneName string) (Spec, error) {
 	return Spec{cron: &cron{fields: f, expression: strings.Join(words, " "), zone: z}}, nil
 }
 
-// Parse reads what String returns: "every 5m0s", or "cron 0 9 * * 1-5 Europe/Berlin". The zone may be left out for UTC.
+// Parse reads a text that String has returned: "every 5m0s", or "cron 0 9 * * 1-5 Europe/Berlin". The zone may be left
+// out for UTC.
 func Parse(text string) (Spec, error) {
 	kind, rest, _ := strings.Cut(strings.TrimSpace(text), " ")
 	switch kind {
@@ -78,7 +79,8 @@ func Parse(text string) (Spec, error) {
 		expression, zoneName := cutZone(rest)
 		return At(expression, zoneName)
 	}
-	return Spec{}, fmt.Errorf(`repetition %q: want "every" and a duration, or "cron", an expression and a zone`, abbreviate(text))
+	return Spec{}, fmt.Errorf(`repetition %q: want "every" and a duration, or "cron", an expression and a zone`,
+		abbreviate(text))
 }
 
 // cutZone cuts the zone off the end of an expression, if it has one: a word that begins with a letter, and is neither a
@@ -118,7 +120,7 @@ func (s Spec) Location() *time.Location {
 	return s.cron.zone.Location
 }
 
-// abbreviate shortens what somebody wrote for an error.
+// abbreviate shortens a user's text for an error.
 func abbreviate(text string) string {
 	const most = 40
 	if len(text) <= most {

@@ -38,10 +38,12 @@ func TestExpressions(t *testing.T) {
 func TestBoundsOfRepetitions(t *testing.T) {
 	t.Parallel()
 	for interval, want := range map[time.Duration]string{
-		0: "want from 100ms to 87600h", -time.Hour: "want from 100ms", 99 * time.Millisecond: "interval 99ms: want from 100ms", 87601 * time.Hour: "want from 100ms",
+		0: "want from 100ms to 87600h", -time.Hour: "want from 100ms",
+		99 * time.Millisecond: "interval 99ms: want from 100ms", 87601 * time.Hour: "want from 100ms",
 		1500 * time.Microsecond * 100: "", 100*time.Millisecond + 1: "want whole milliseconds",
 	} {
-		if _, err := cron.Every(interval); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+		if _, err := cron.Every(interval); (err == nil) != (want == "") || err != nil &&
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("every %v: %v, want %q", interval, err, want)
 		}
 	}
@@ -65,7 +67,8 @@ func TestBoundsOfRepetitions(t *testing.T) {
 // Each range that goes down, with each step, is refused with ranges that are taken and name the same numbers.
 func TestWrappedRangesAreProposedAnew(t *testing.T) {
 	t.Parallel()
-	for place, f := range []struct{ low, size, stepUp int }{{0, 60, 7}, {0, 60, 11}, {0, 24, 1}, {1, 31, 3}, {1, 12, 1}, {0, 7, 1}} {
+	for place, f := range []struct{ low, size, stepUp int }{{0, 60, 7}, {0, 60, 11}, {0, 24, 1}, {1, 31, 3}, {1, 12, 1},
+		{0, 7, 1}} {
 		low, size := f.low, f.size
 		with := func(item string) string {
 			words := strings.Fields("0 0 0 * * *")

@@ -2,14 +2,14 @@ package cron
 
 import "sync"
 
-// Specs keeps the specifications that were read last by their texts, since to read one may take a look at the database of time
-// zones. It is safe for concurrent use.
+// Specs is a cache of the specifications parsed last, by their texts: parsing one may read the database of time zones.
+// It is safe for concurrent use.
 type Specs struct {
 	mu     sync.Mutex
 	byText map[string]Spec
 }
 
-// mostSpecs is how many are kept: some hundred bytes each.
+// mostSpecs limits the cached specifications: some hundred bytes each.
 const mostSpecs = 1000
 
 // Parse returns the specification of a text, as the function Parse does.

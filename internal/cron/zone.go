@@ -14,20 +14,20 @@ import (
 // zone is a zone of the IANA database. Its methods take instants in unix seconds, and local times as in calendar.go.
 type zone struct{ *time.Location }
 
-// maxOffset is more than any clock on earth ever was ahead of or behind UTC.
+// maxOffset is over the difference of any clock on earth from UTC, past ones included.
 const maxOffset = 24 * 60 * 60
 
-// always is later than any time that there is, and -always earlier.
+// always is later than any time, and -always earlier.
 const always = 1 << 62
 
-// CheckZone returns an error if timerd knows no zone of a name, as far as this machine and the database that Go brings along can tell; none
-// is UTC.
+// CheckZone returns an error if neither this machine nor Go's own database has a zone of that name; an empty name is
+// UTC.
 func CheckZone(name string) error {
 	_, err := loadZone(name)
 	return err
 }
 
-// loadZone returns a zone by its name; none is UTC.
+// loadZone returns a zone by its name; an empty name is UTC.
 func loadZone(name string) (zone, error) {
 	if name == "" {
 		name = "UTC"
@@ -35,10 +35,11 @@ func loadZone(name string) (zone, error) {
 	if len(name) > maxZone {
 		return zone{}, fmt.Errorf("zone of %d bytes: want at most %d", len(name), maxZone)
 	}
-	// Other names are those of the machine's own files and settings: Local, localtime, posix/…, right/….
+	// Other names belong to the machine's own files and settings: Local, localtime, posix/…, right/….
 	wellFormed := !isField(name) && name[0] >= 'A' && name[0] <= 'Z' && name != "Local" &&
 		!strings.ContainsFunc(name, func(r rune) bool {
-			return (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') && (r < '0' || r > '9') && !strings.ContainsRune("_+-/", r)
+			return (r < 'A' || r > 'Z') && (r < 'a' || r > 'z') && (r < '0' || r > '9') &&
+				!strings.ContainsRune("_+-/", r)
 		})
 	if wellFormed {
 		if location, err := time.LoadLocation(name); err == nil {
@@ -48,7 +49,8 @@ func loadZone(name string) (zone, error) {
 			return zone{}, fmt.Errorf("zone %q is not in the time zone database: did you mean %s?", name, near)
 		}
 	}
-	return zone{}, fmt.Errorf("zone %q is not in the time zone database: want a name such as Europe/Berlin or UTC", name)
+	return zone{}, fmt.Errorf("zone %q is not in the time zone database: want a name such as Europe/Berlin or UTC",
+		name)
 }
 
 // zoneNames are the names of the database, one in each line.
@@ -56,11 +58,11 @@ func loadZone(name string) (zone, error) {
 //go:embed zones.txt
 var zoneNames string
 
-// shortestGuessed is the length from which on a place is guessed: of three letters, two others make any word.
+// shortestGuessed is the length from which on a place is guessed: any word of three letters is close to others.
 const shortestGuessed = 4
 
-// nearestZones returns the zones that were probably meant by a name: some of the same place, or of the place with the
-// nearest name; "" if none is like it. It guesses places alone: PST and EST differ by a letter, and by three hours.
+// nearestZones returns the zones most like a name: some of the same place, or of the place with the nearest name; "" if
+// none is like it. It guesses only places: PST and EST differ by a letter, and by three hours.
 func nearestZones(name string) string {
 	if zone := fixedZone(name); zone != "" {
 		return zone
@@ -86,7 +88,7 @@ func nearestZones(name string) string {
 	return strings.Join(same[:min(len(same), 3)], " or ")
 }
 
-// fixedZone returns the zone that is always as many hours ahead of UTC as a name such as UTC+2 says, or "".
+// fixedZone returns the zone with the fixed offset of a name such as UTC+2, or "".
 func fixedZone(name string) string {
 	offset, ok := strings.CutPrefix(name, "UTC")
 	if !ok {
@@ -103,21 +105,21 @@ func fixedZone(name string) string {
 	return zone + " (with POSIX's sign)"
 }
 
-// isField reports whether the name of a zone is also a field of an expression, of weekdays or months. Where the two stand beside each
-// other, as in an event, it would be taken for one.
+// isField reports whether the name of a zone is also a field of an expression, of weekdays or months. Beside an
+// expression, as in an event, it would be read as a field.
 func isField(name string) bool {
 	_, notDays := parseWeekdays(name)
 	_, notMonths := monthField().list(name)
 	return notDays == nil || notMonths == nil
 }
 
-// span is a time during which a zone's clock is not changed.
+// span is a time without a change of a zone's clock.
 type span struct {
-	start, end int64 // from and until when
-	offset     int64 // how far the clock is ahead of UTC
+	start, end int64 // beginning and end
+	offset     int64 // the clock's offset from UTC
 }
 
-// span returns the one that an instant is in. Spans may be cut where nothing changes.
+// span returns the span of an instant. A span may end without a change.
 func (z zone) span(at int64) span {
 	t := time.Unix(at, 0).In(z.Location)
 	_, offset := t.Zone()
@@ -130,14 +132,14 @@ func (z zone) span(at int64) span {
 		s.end = end.Unix()
 	}
 	if s.end <= at {
-		// Where the span ends with the year, Go gives each year 365 days: this is the last day of a leap year.
+		// If the span ends with the year, Go gives each year 365 days: this is the last day of a leap year.
 		day, _ := split(at)
 		s.end = (day + 1) * secondsPerDay
 	}
 	return s
 }
 
-// front returns the latest time that the clock has shown up to an instant.
+// front returns the latest time shown by the clock up to an instant.
 func (z zone) front(at int64) int64 {
 	s := z.span(at)
 	front := at + s.offset
@@ -148,7 +150,7 @@ func (z zone) front(at int64) int64 {
 	return front
 }
 
-// reach returns the first instant at which the clock shows a time or a later one.
+// reach returns the first instant at which the clock shows a time or has passed it.
 func (z zone) reach(local int64) int64 {
 	at := local - maxOffset
 	for {

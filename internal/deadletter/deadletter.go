@@ -1,4 +1,4 @@
-// Package deadletter publishes dead letters, and other messages about an event, in the largest form that gets through.
+// Package deadletter publishes dead letters, and other messages about an event, in the largest form that NATS accepts.
 package deadletter
 
 import (
@@ -16,8 +16,10 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// PublishLargest publishes the first of ever smaller forms of a message that is not too large, and waits until it is stored.
-func PublishLargest(ctx context.Context, js jetstream.JetStream, forms iter.Seq[event.Message], opts ...jetstream.PublishOpt) (ack *jetstream.PubAck, err error) {
+// PublishLargest publishes the first of ever smaller forms of a message that NATS accepts, and waits until it is
+// stored.
+func PublishLargest(ctx context.Context, js jetstream.JetStream, forms iter.Seq[event.Message],
+	opts ...jetstream.PublishOpt) (ack *jetstream.PubAck, err error) {
 	for m := range forms {
 		ack, err = js.PublishMsg(ctx, &nats.Msg{Subject: m.Subject, Header: m.Header, Data: m.Data}, opts...)
 		if err != nil {
@@ -30,17 +32,18 @@ func PublishLargest(ctx context.Context, js jetstream.JetStream, forms iter.Seq[
 	return ack, err
 }
 
-// freshIDs is how many ids a dead letter tries beside its own before it goes without one.
+// freshIDs limits the further ids that a dead letter tries, beside its own, before it is published without an id.
 const freshIDs = 3
 
 // Publish publishes e, whose DeadReason is set, as a dead letter and waits until it is stored: once, however often it
-// is called within the stream's duplicate window. prefix is what subjects begin with.
+// is called within the stream's duplicate window. prefix begins the subjects.
 //
-// What JetStream takes for a duplicate is compared with the letter that is stored, since anybody who may publish a dead
-// letter of his own may give it the id of this one. If that is another letter, or gone, this one is published under an
-// id that its content makes. Where that cannot be read either, for want of a right, it counts as this one. An error may also say
-// that the stored letter could not be read this time: it is to be called again.
-func Publish(ctx context.Context, js jetstream.JetStream, prefix string, e event.Event, opts ...jetstream.PublishOpt) error {
+// If JetStream reports a duplicate, Publish compares the stored letter: anybody with the right to publish a dead letter
+// could have used this one's id. If the stored letter is another one, or gone, this one is published under an id
+// derived from its content. If the stored letter cannot be read for want of a right, it counts as this one. An error
+// may mean that reading it failed this time: call Publish again.
+func Publish(ctx context.Context, js jetstream.JetStream, prefix string, e event.Event,
+	opts ...jetstream.PublishOpt) error {
 	forms := event.DeadLetter(prefix, e)
 	e.Type = event.TypeDead
 	for n := range freshIDs + 1 {
@@ -51,7 +54,7 @@ func Publish(ctx context.Context, js jetstream.JetStream, prefix string, e event
 		same, err := isStored(ctx, js, ack, e.Key.Subject(prefix, keys.Dead), e)
 		switch {
 		case isSlow(js.Conn(), ack.Stream, err):
-			return fmt.Errorf("read the dead letter that has the id of this one: %w", err)
+			return fmt.Errorf("read the stored dead letter with the same id: %w", err)
 		case same, err != nil && n > 0:
 			return ctx.Err()
 		}
@@ -60,7 +63,8 @@ func Publish(ctx context.Context, js jetstream.JetStream, prefix string, e event
 	return err
 }
 
-// under yields the forms of a dead letter with its own id for n = 0, a fresh one up to freshIDs, and none beyond.
+// under yields the forms of a dead letter: with its own id for n = 0, with a fresh one up to freshIDs, and without one
+// beyond.
 func under(forms iter.Seq[event.Message], e event.Event, n int) iter.Seq[event.Message] {
 	return func(yield func(event.Message) bool) {
 		for m := range forms {
@@ -77,10 +81,11 @@ func under(forms iter.Seq[event.Message], e event.Event, n int) iter.Seq[event.M
 	}
 }
 
-// isStored tells whether the message that ack names is a letter for e on that subject. The error says that it cannot be
-// read; one that is gone is not e's.
-func isStored(ctx context.Context, js jetstream.JetStream, ack *jetstream.PubAck, subject string, e event.Event) (bool, error) {
-	if deadline, ok := ctx.Deadline(); ok { // time is left for what follows
+// isStored reports whether the message in ack is a letter for e on that subject. If the message is missing, isStored
+// returns false. An error means that the message cannot be read.
+func isStored(ctx context.Context, js jetstream.JetStream, ack *jetstream.PubAck, subject string,
+	e event.Event) (bool, error) {
+	if deadline, ok := ctx.Deadline(); ok { // leave time for the rest
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, time.Until(deadline)/3)
 		defer cancel()
@@ -100,8 +105,8 @@ func isStored(ctx context.Context, js jetstream.JetStream, ack *jetstream.PubAck
 	return err == nil && m.Subject == subject && event.SameLetter(stored, e), nil
 }
 
-// isSlow tells whether an error says that JetStream has not answered in time about a stream. A user without the right to ask gets no
-// answer either, but the connection's last error names the stream then.
+// isSlow reports whether an error means that JetStream did not answer in time about a stream. A user without the right
+// to ask gets no answer either, but then the connection's last error names the stream.
 func isSlow(nc *nats.Conn, stream string, err error) bool {
 	if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, nats.ErrTimeout) {
 		return false
@@ -113,7 +118,7 @@ func isSlow(nc *nats.Conn, stream string, err error) bool {
 // codeMessageTooLong is JetStream's error code for a message over the stream's own limit.
 const codeMessageTooLong jetstream.ErrorCode = 10054
 
-// IsTooLarge tells whether a message was refused for its size, by NATS or by the stream.
+// IsTooLarge reports whether a message was refused for its size, by NATS or by the stream.
 func IsTooLarge(err error) bool {
 	refused, ok := errors.AsType[*jetstream.APIError](err)
 	return errors.Is(err, nats.ErrMaxPayload) || ok && refused.ErrorCode == codeMessageTooLong

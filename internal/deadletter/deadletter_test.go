@@ -32,7 +32,8 @@ func TestStoredOnce(t *testing.T) {
 		o.NoAuthUser = "all"
 	})
 	js, blind := ns.JetStream(), ns.JetStream(nats.UserInfo("blind", "p"))
-	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "TIMERS_DEAD", Subjects: []string{"timers.dead.>"}})
+	stream, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "TIMERS_DEAD",
+		Subjects: []string{"timers.dead.>"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +43,8 @@ func TestStoredOnce(t *testing.T) {
 	}
 	due := time.UnixMilli(1_800_000_000_000).UTC()
 	e := event.Event{
-		ID: keys.EventID(key.String(), due.UnixMilli(), 1), Type: event.TypeDead, Key: key, Due: due, Time: due, Attempt: 1, Data: []byte("p"), DeadReason: "held",
+		ID: keys.EventID(key.String(), due.UnixMilli(), 1), Type: event.TypeDead, Key: key, Due: due, Time: due,
+		Attempt: 1, Data: []byte("p"), DeadReason: "held",
 	}
 	slow, err := jetstream.NewWithAPIPrefix(js.Conn(), "slow")
 	if err != nil {
@@ -52,12 +54,15 @@ func TestStoredOnce(t *testing.T) {
 	if err := errors.Join(narrow.Publish("timers.fired.a.b.c", nil), narrow.Flush()); err != nil {
 		t.Fatal(err)
 	}
-	testenv.Eventually(t, time.Minute, func() bool { return errors.Is(narrow.LastError(), nats.ErrPermissionViolation) }, "the server to refuse it")
+	testenv.Eventually(t, time.Minute, func() bool {
+		return errors.Is(narrow.LastError(),
+			nats.ErrPermissionViolation)
+	}, "the server to refuse it")
 	slowToo, err := jetstream.NewWithAPIPrefix(narrow, "slow")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := js.Conn().Subscribe("slow.>", func(*nats.Msg) {}); err != nil { // who asks there waits
+	if _, err := js.Conn().Subscribe("slow.>", func(*nats.Msg) {}); err != nil { // requests there get no answer
 		t.Fatal(err)
 	}
 	const wait = 6 * time.Second // the one without the right to read gets no answer for a third of it, twice

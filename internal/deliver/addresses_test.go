@@ -14,7 +14,7 @@ import (
 	"github.com/timerd-io/timerd/event"
 )
 
-// Without allow_private no special address is called, however it is written and whatever name stands for it.
+// Without allow_private no special address is called, in any spelling and under any name.
 func TestPrivateAddressesAreRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -25,8 +25,10 @@ func TestPrivateAddressesAreRefused(t *testing.T) {
 	}
 	r.deliver(parse(t, "endpoints: [{match: pay, url: '{data.url}', timeout: 3s, ports: any}]"))
 	for i, host := range []string{
-		"127.0.0.1", "localhost", "LOCALHOST.", "127.0.0.2", "0.0.0.0", "[::1]", "[::]", "[::ffff:127.0.0.1]", "[::ffff:7f00:1]", "[64:ff9b::7f00:1]",
-		"10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "[fe80::1]", "[fd00::1]", "100.64.0.1", "192.0.2.1", "198.18.0.1", "224.0.0.1", "255.255.255.255",
+		"127.0.0.1", "localhost", "LOCALHOST.", "127.0.0.2", "0.0.0.0", "[::1]", "[::]", "[::ffff:127.0.0.1]",
+		"[::ffff:7f00:1]", "[64:ff9b::7f00:1]",
+		"10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "[fe80::1]", "[fd00::1]", "100.64.0.1", "192.0.2.1",
+		"198.18.0.1", "224.0.0.1", "255.255.255.255",
 	} {
 		got := r.deliverOne(fmt.Sprint(i), urlPayload("http://"+host+":"+port+"/"))
 		if got.Result != event.ResultDead || !strings.Contains(got.Error, "allow_private") {
@@ -35,7 +37,8 @@ func TestPrivateAddressesAreRefused(t *testing.T) {
 	}
 	// These are addresses to some resolvers and proxies, and no hosts here.
 	for i, host := range []string{"127.1", "2130706433", "0x7f.1", "0177.0.0.1"} {
-		if got := r.deliverOne(fmt.Sprint("odd-", i), urlPayload("http://"+host+":"+port+"/")); got.Result != event.ResultDead {
+		if got := r.deliverOne(fmt.Sprint("odd-", i), urlPayload(
+			"http://"+host+":"+port+"/")); got.Result != event.ResultDead {
 			t.Errorf("%s: %+v", host, got)
 		}
 	}
@@ -44,7 +47,7 @@ func TestPrivateAddressesAreRefused(t *testing.T) {
 	}
 }
 
-// What is allowed is called, and nothing beside it.
+// Allowed addresses are called, and no others.
 func TestAllowPrivate(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -98,8 +101,8 @@ func TestNamesThatChangeTheirAddress(t *testing.T) { //nolint:paralleltest // it
 	}
 }
 
-// Of a host with several addresses one is refused, and the other, which is allowed, does not answer for a while: that is
-// tried again. Only a host all of whose addresses are refused is given up.
+// Of a host with several addresses one is refused, and the other, which is allowed, does not answer for a while: that
+// is tried again. Only a host all of whose addresses are refused is given up.
 func TestRefusedAddressAmongSeveral(t *testing.T) { //nolint:paralleltest // it changes the resolver of the process
 	var all atomic.Pointer[[]netip.Addr]
 	before := net.DefaultResolver
@@ -127,14 +130,15 @@ func TestRefusedAddressAmongSeveral(t *testing.T) { //nolint:paralleltest // it 
 			addrs = append(addrs, netip.MustParseAddr(addr))
 		}
 		all.Store(&addrs)
-		if got := r.deliverOne(fmt.Sprint(i), urlPayload("http://several.example:"+port+"/")); got.Result != test.result || !strings.Contains(got.Error, test.text) {
+		if got := r.deliverOne(fmt.Sprint(i),
+			urlPayload("http://several.example:"+port+"/")); got.Result != test.result ||
+			!strings.Contains(got.Error, test.text) {
 			t.Errorf("%v: %+v, want %s, %s", test.addrs, got, test.result, test.text)
 		}
 	}
 }
 
-// A stranger's URL has the usual ports, or those that the file names; an address that the file refuses is refused also
-// where a wider range is allowed.
+// A stranger's URL has the usual ports, or the file's; an address in deny is refused even if a wider range is allowed.
 func TestPortsAndDeniedAddresses(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -154,7 +158,8 @@ endpoints:
 		result event.Result
 		text   string
 	}{
-		"usual": {event.ResultDead, "which ports: does not name"}, "named": {event.ResultDelivered, ""}, "fixed": {event.ResultDelivered, ""},
+		"usual": {event.ResultDead, "is not in ports:"}, "named": {event.ResultDelivered, ""},
+		"fixed":    {event.ResultDelivered, ""},
 		"callback": {event.ResultDead, "deny"},
 	} {
 		if got := records[id][0]; got.Result != want.result || !strings.Contains(got.Error, want.text) {

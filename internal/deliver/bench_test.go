@@ -17,7 +17,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// benchReceiver answers 204 and tells when it has had n calls.
+// benchReceiver answers 204 and signals the nth call.
 func benchReceiver(b *testing.B, n int) (url string, done <-chan struct{}) {
 	b.Helper()
 	var calls atomic.Int64
@@ -47,8 +47,8 @@ func reportCPU(b *testing.B) func() {
 	return func() { b.ReportMetric(float64((used()-before).Microseconds())/float64(b.N), "cpu-µs/op") }
 }
 
-// BenchmarkDeliver delivers events that are in the stream: fetching, signing, calling, logging and acknowledging, with the
-// NATS server and the receiver in the same process.
+// BenchmarkDeliver delivers events that are in the stream: fetching, signing, calling, logging and acknowledging, with
+// the NATS server and the receiver in the same process.
 func BenchmarkDeliver(b *testing.B) {
 	r := newRig(b)
 	url, done := benchReceiver(b, b.N)

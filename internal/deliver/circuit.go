@@ -2,33 +2,33 @@ package deliver
 
 import "time"
 
-// When a circuit opens, and for how long.
+// The conditions that open a circuit, and for how long.
 const (
-	failuresInRow = 20  // so many calls that failed one after the other
-	window        = 100 // or half of so many
+	failuresInRow = 20  // failed calls in a row
+	window        = 100 // or half of these calls failed
 	firstOpen     = 30 * time.Second
 	longestOpen   = 10 * time.Minute
 )
 
 // circuit judges a host by its calls. While it is open the host is not called; then one call, the probe, decides
-// whether it closes. The zero value is closed. It reads no clock, and is for one goroutine at a time.
+// whether the circuit closes. The zero value is closed. It reads no clock, and is for one goroutine at a time.
 type circuit struct {
-	row      int // calls that failed one after the other
+	row      int // failed calls in a row
 	outcomes [window]bool
-	calls    int // of the outcomes that count, at most window
+	calls    int // number of outcomes, at most window
 	next     int // place of the next outcome
-	failed   int // of the outcomes
+	failed   int // failed ones among the outcomes
 
-	length  time.Duration // for how long it opened last; 0: it is closed
-	until   time.Time     // when the host may be probed
+	length  time.Duration // the duration of the last opening; 0: closed
+	until   time.Time     // time of the next probe
 	probing bool
 }
 
-// open tells whether the circuit is open, also while the host may be probed.
+// open reports whether the circuit is open, also while the host may be probed.
 func (c *circuit) open() bool { return c.length > 0 }
 
-// admit tells whether the host may be called now. Where it may not, wait is how long the circuit stays as it is, as
-// far as can be told: patience is how long a probe may take.
+// admit reports whether the host may be called now. If not, wait is the time for which the circuit will stay as it is,
+// as far as known. patience is the longest time that a probe may take.
 func (c *circuit) admit(now time.Time, patience time.Duration) (wait time.Duration, ok bool) {
 	switch {
 	case !c.open():
@@ -41,21 +41,21 @@ func (c *circuit) admit(now time.Time, patience time.Duration) (wait time.Durati
 	return 0, true
 }
 
-// begin notes a call that was admitted, and tells whether it is the probe.
+// begin notes a call that was admitted, and reports whether it is the probe.
 func (c *circuit) begin() (probe bool) {
 	c.probing = c.open()
 	return c.probing
 }
 
-// abandon notes that a call ended without telling anything about the host.
+// abandon notes that a call ended without a result for the host.
 func (c *circuit) abandon(probe bool) {
 	if probe {
 		c.probing = false
 	}
 }
 
-// end notes how a call ended. It tells whether the circuit changed: opened, opened for longer, or closed. What ends
-// while it is open, other than the probe, changes nothing.
+// end notes the end of a call. It reports whether the circuit changed: opened, opened for longer, or closed. While the
+// circuit is open, only the probe changes it.
 func (c *circuit) end(now time.Time, failed, probe bool) (changed bool) {
 	switch {
 	case probe && failed:

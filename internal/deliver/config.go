@@ -20,10 +20,10 @@ const (
 	DefaultExpire      = 72 * time.Hour
 )
 
-// Body says what an endpoint is sent.
+// Body is the content of a call.
 type Body string
 
-// What an endpoint may be sent.
+// The contents of a call.
 const (
 	BodyEvent Body = "event" // the CloudEvent, in structured JSON
 	BodyData  Body = "data"  // the payload alone
@@ -32,51 +32,51 @@ const (
 // DefaultGroup is the group of a file that names none.
 const DefaultGroup = keys.DeliverGroup
 
-// Config is what a file says.
+// Config is a file of endpoints.
 type Config struct {
-	// File says which file it is, and which of two is the newer one.
+	// File identifies the file, and orders it among others.
 	File File
 	// Group names the processes that share the work.
 	Group string
-	// Start says with which events a group begins that there has not been yet.
+	// Start is the first event of a new group.
 	Start     Start
 	Endpoints []*Endpoint // the first one that matches a timer takes its events
 }
 
-// Start says with which events of the stream a new group begins. The zero value is the oldest one.
+// Start is the event of the stream with which a new group begins. The zero value is the oldest event.
 type Start struct {
-	Now bool      // with what fires from then on
-	At  time.Time // with what was stored then or later, unless it is the zero time
+	Now bool      // the next event to fire
+	At  time.Time // the first event stored then or later, unless zero
 }
 
-// Endpoint is where the events of a namespace go. [Parse] makes it; nobody changes it after.
+// Endpoint is the destination of a namespace's events. [Parse] makes it; it is never changed.
 type Endpoint struct {
 	Match keys.Namespace
-	// URL is the endpoint's own; "" if it is found in each payload under From.
+	// URL is the endpoint's own; "" if each payload has it, at From.
 	URL  string
 	From []string
-	// Schemes and Hosts are what a URL may have: http and https, and any host if there are none. A host that begins with
-	// *. stands for all below it.
+	// Schemes and Hosts are the allowed ones of a URL: without any, http and https, and any host. A host that begins
+	// with *. stands for all hosts below it.
 	Schemes, Hosts []string
 	Timeout        time.Duration // of a call
 	Concurrency    int           // calls at a time, for each host
 	Rate           float64       // calls a second, for each host; 0: no limit
 	Headers        http.Header
 	Body           Body
-	AllowPrivate   []netip.Prefix // special addresses that may be called
-	Deny           []netip.Prefix // addresses that may not, even so
-	Ports          []uint16       // that a URL may have; none: any, or 80 and 443 where URLs are those of payloads
-	AnyPort        bool           // any, also where URLs are those of payloads
-	Expire         time.Duration  // how long after its first event, or its replay, a delivery may be put off
-	Authorities    *x509.CertPool // who may sign the certificates of hosts; nil: those of the system
+	AllowPrivate   []netip.Prefix // allowed special addresses
+	Deny           []netip.Prefix // refused addresses, even if allowed otherwise
+	Ports          []uint16       // allowed ports of a URL; none: any, or 80 and 443 for URLs in payloads
+	AnyPort        bool           // any port, also for URLs in payloads
+	Expire         time.Duration  // the longest time from a delivery's first event, or replay, to a postponed call
+	Authorities    *x509.CertPool // authorities for the hosts' certificates; nil: the system's
 
 	signers []*standardwebhooks.Webhook
-	secrets []string // what no text may show
-	// secretHeaders are the headers whose values are kept elsewhere.
+	secrets []string // must not appear in any text
+	// secretHeaders are the headers with values from outside the file.
 	secretHeaders []string
 }
 
-// Find returns the endpoint of a timer, nil if there is none.
+// Find returns the endpoint of a timer, or nil if no endpoint takes its events.
 func (c *Config) Find(k keys.Key) *Endpoint {
 	i := slices.IndexFunc(c.Endpoints, func(e *Endpoint) bool { return e.Match.Match(k) })
 	if i < 0 {
@@ -85,10 +85,10 @@ func (c *Config) Find(k keys.Key) *Endpoint {
 	return c.Endpoints[i]
 }
 
-// Signs tells whether the endpoint has secrets.
+// Signs reports whether the endpoint has secrets.
 func (e *Endpoint) Signs() bool { return len(e.signers) > 0 }
 
-// Matches returns what the endpoints match, in their order.
+// Matches returns the endpoints' namespaces, in their order.
 func (c *Config) Matches() keys.Namespaces {
 	all := make(keys.Namespaces, len(c.Endpoints))
 	for i, e := range c.Endpoints {
@@ -97,7 +97,7 @@ func (c *Config) Matches() keys.Namespaces {
 	return all
 }
 
-// oneHost tells whether all endpoints call one and the same host, and how often at a time.
+// oneHost reports whether all endpoints call the same host, and returns its limit of simultaneous calls.
 func (c *Config) oneHost() (concurrency int, ok bool) {
 	host := ""
 	for _, e := range c.Endpoints {
@@ -113,7 +113,7 @@ func (c *Config) oneHost() (concurrency int, ok bool) {
 	return concurrency, true
 }
 
-// mayUse tells whether a URL may have a port.
+// mayUse reports whether a URL may have a port.
 func (e *Endpoint) mayUse(port uint16) bool {
 	ports := e.Ports
 	if len(ports) == 0 && !e.AnyPort && e.URL == "" {
@@ -122,10 +122,10 @@ func (e *Endpoint) mayUse(port uint16) bool {
 	return len(ports) == 0 || slices.Contains(ports, port)
 }
 
-// usualPorts returns those that a stranger's URL may have unless the file names others.
+// usualPorts returns the default ports for URLs in payloads.
 func usualPorts() []uint16 { return []uint16{80, 443} }
 
-// To says where the endpoint's deliveries go: the host of its URL, or the place of URLs in payloads.
+// To returns the destination of the endpoint's deliveries: the host of its URL, or the place of URLs in payloads.
 func (e *Endpoint) To() string {
 	if e.URL == "" {
 		return "{data." + strings.Join(e.From, ".") + "}"

@@ -8,31 +8,34 @@ import (
 )
 
 const (
-	// cutAfter is how long calls get to finish when Run has to end.
+	// cutAfter is the time for calls to finish when Run has to end.
 	cutAfter = 6 * time.Second
-	// forgetEvery is how often idle hosts are forgotten.
+	// forgetEvery is the interval of forgetting idle hosts.
 	forgetEvery = time.Minute
-	// lookEvery is how often a process checks which file its group uses, and lookTimeout how long that may take.
+	// lookEvery is the interval at which a process checks its group's file, and lookTimeout bounds one check.
 	lookEvery   = 2 * time.Second
 	lookTimeout = 5 * time.Second
-	// sureAfter is when a process that has changed the group's file checks whether another one did so too.
+	// sureAfter is the pause after which a process that has changed the group's file checks whether another process
+	// changed it too.
 	sureAfter = time.Second
 )
 
-// errStarting says that a process has not checked yet.
-var errStarting = errors.New("it is not known yet which file the group uses")
+// errStarting means that a process has not checked yet.
+var errStarting = errors.New("the group's file is not known yet")
 
-// errUnsure says that a process has only just changed its group's file.
+// errUnsure means that this process has only just changed its group's file, and another process may have changed it
+// too.
 var errUnsure = errors.New("the group has only just begun to use this file")
 
 // state is the part of Run's state that others may read.
 type state struct {
 	mu     sync.Mutex
-	ruling error // why it is not certain that the group uses this process's file
-	taking error // why no events can be taken
+	ruling error // why it is uncertain that the group uses this process's file
+	taking error // why events cannot be fetched
 }
 
-// set notes why it is not certain that the group uses this process's file, and reports whether that is news.
+// set stores why it is uncertain that the group uses this process's file; nil if it is certain. It reports whether the
+// reason is new.
 func (s *state) set(err error) (news bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -41,7 +44,7 @@ func (s *state) set(err error) (news bool) {
 	return news
 }
 
-// setTaking notes why no events can be taken.
+// setTaking sets the reason why events cannot be fetched.
 func (s *state) setTaking(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,7 +57,7 @@ func (s *state) get() error {
 	return errors.Join(s.ruling, s.taking)
 }
 
-// Healthy returns nil while this process takes events, because its group uses its file.
+// Healthy returns nil while this process fetches events and its group uses its file.
 func (d *Deliverer) Healthy() error { return d.state.get() }
 
 // Outdated returns an error if this process takes no events because its group uses another file, else nil.
@@ -65,8 +68,8 @@ func (d *Deliverer) Outdated() *Outdated {
 	return outdated
 }
 
-// Reload makes Run continue with another configuration, once its group uses it. Calls under way finish by the old one. Of
-// several in a row the last one counts. Call it from one goroutine at a time.
+// Reload makes Run continue with another configuration, once its group uses it. Calls under way finish by the old one.
+// After several calls in a row only the last one counts. Call it from one goroutine at a time.
 func (d *Deliverer) Reload(config *Config) {
 	select {
 	case <-d.reloads:
@@ -75,8 +78,8 @@ func (d *Deliverer) Reload(config *Config) {
 	d.reloads <- config
 }
 
-// Run delivers until ctx ends. Calls that are under way then get some seconds to finish. Deliveries that are cut short are
-// repeated by another process, or later.
+// Run delivers until ctx ends. Then running calls get some seconds to finish. Interrupted deliveries are repeated by
+// another process, or later.
 func (d *Deliverer) Run(ctx context.Context) error {
 	cut, cutNow := context.WithCancel(context.WithoutCancel(ctx))
 	defer cutNow()
@@ -105,20 +108,20 @@ func (d *Deliverer) Run(ctx context.Context) error {
 	}
 }
 
-// member is this process as one of a group. It is for one goroutine.
+// member is this process as a member of a group. It is for one goroutine.
 type member struct {
 	d   *Deliverer
-	cut context.Context // ends when calls are to be cut short
+	cut context.Context // ends when running calls must end
 
 	config  *Config // the configuration to use; nil before the first
 	group   *group
-	went    string         // the Sum of the file in use when events were last taken
-	unsure  bool           // the group was changed, perhaps also by another process at the same moment
-	now     *worker        // nil while no events are taken
-	running sync.WaitGroup // workers, including those that only finish
+	went    string         // the Sum of the file in use at the last fetch of events
+	unsure  bool           // the group was changed just now, perhaps by another process too
+	now     *worker        // nil while no events are fetched
+	running sync.WaitGroup // workers, finishing ones included
 }
 
-// reload takes over a configuration, and returns when to check next.
+// reload takes over a configuration, and returns the pause before the next check.
 func (m *member) reload(ctx context.Context, config *Config) time.Duration {
 	lanes := m.d.lanes(config)
 	if m.config != nil && (m.config.Group != config.Group || m.d.lanes(m.config) != lanes) {
@@ -128,7 +131,8 @@ func (m *member) reload(ctx context.Context, config *Config) time.Duration {
 	return m.look(ctx)
 }
 
-// look checks which file the group uses, and has events taken if it is this process's. It returns when to check next.
+// look checks which file the group uses, and starts a worker if the group uses this process's file. It returns the
+// pause before the next check.
 func (m *member) look(ctx context.Context) time.Duration {
 	if m.config == nil {
 		return lookEvery
@@ -146,9 +150,9 @@ func (m *member) look(ctx context.Context) time.Duration {
 			m.d.Logger.Warn("no events are taken", "err", outdated)
 		}
 		return lookEvery
-	case err != nil: // a worker goes on with the file that it knows: it drops nothing without asking
+	case err != nil: // a worker goes on with its file: it drops no event without a check
 		if m.d.state.set(err) {
-			m.d.Logger.Warn("deliveries may stand still, trying again", "err", err)
+			m.d.Logger.Warn("deliveries may have stopped, trying again", "err", err)
 		}
 		return lookEvery
 	}
@@ -156,7 +160,7 @@ func (m *member) look(ctx context.Context) time.Duration {
 	m.take(ctx, covers)
 	if wrote {
 		m.unsure = true
-		if m.d.state.get() != nil { // a process that was ready goes on
+		if m.d.state.get() != nil { // a ready process goes on
 			m.d.state.set(errUnsure)
 		}
 		return sureAfter
@@ -183,7 +187,7 @@ func (m *member) take(ctx context.Context, covers coverage) {
 	}
 }
 
-// leave stops taking events. Those that were taken are finished.
+// leave stops taking events. Events already taken are finished.
 func (m *member) leave() {
 	if m.now == nil {
 		return

@@ -7,31 +7,31 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// grant says that the events of a namespace are a group's, from a sequence of the stream on.
+// grant gives a group the events of a namespace, from a sequence of the stream on.
 type grant struct {
 	Match string `json:"match"`
-	From  uint64 `json:"from,omitempty"` // 0: from wherever the group began
+	From  uint64 `json:"from,omitempty"` // 0: from the group's beginning
 
 	namespace keys.Namespace
 }
 
-// coverage says which events are a group's: those that its file has matched ever since they were stored, whatever entries
-// that was by. An entry that is added does not bring back what fired before it, and one that is replaced by a wider or a
-// narrower one, or moved, loses nothing.
+// coverage has a group's events: the events that its file has matched ever since they were stored, by whichever
+// entries. An added entry does not bring back earlier events. Moving an entry, or replacing it by a wider or narrower
+// one, loses nothing.
 type coverage []grant
 
-// covers tells whether an event of a timer, with a place in the stream, is the group's.
+// covers reports whether an event, by its timer and its sequence in the stream, is the group's.
 func (c coverage) covers(k keys.Key, seq uint64) bool {
 	return slices.ContainsFunc(c, func(g grant) bool { return seq >= g.From && g.namespace.Match(k) })
 }
 
-// begin returns the coverage of a group that begins with a file that matches all this, for events from a sequence on.
+// begin returns the coverage of a new group whose file matches these namespaces, for events from a sequence on.
 func begin(matches keys.Namespaces, from uint64) coverage {
 	return coverage(nil).next(matches, from)
 }
 
-// next returns the coverage once the group's file matches all this, where the first event that fires then gets a
-// sequence. What c covers is kept as far as the new file matches it.
+// next returns the coverage after the group's file changes to one with these matches; from is the sequence of the next
+// event to fire. The present coverage stays where the new file matches it.
 func (c coverage) next(matches keys.Namespaces, from uint64) coverage {
 	earliest := map[keys.Namespace]uint64{}
 	add := func(n keys.Namespace, from uint64) {
@@ -54,7 +54,7 @@ func (c coverage) next(matches keys.Namespaces, from uint64) coverage {
 	return all.least()
 }
 
-// settled returns the coverage without bounds that bound nothing any more: no event up to a sequence comes again.
+// settled returns the coverage without obsolete bounds: no event up to a sequence comes again.
 func (c coverage) settled(upTo uint64) coverage {
 	all := slices.Clone(c)
 	for i := range all {
@@ -65,10 +65,13 @@ func (c coverage) settled(upTo uint64) coverage {
 	return all.least()
 }
 
-// least returns the coverage without grants that others include, in one order.
+// least returns the coverage without grants that others include, in a fixed order.
 func (c coverage) least() coverage {
 	all := slices.Clone(c)
-	slices.SortFunc(all, func(a, b grant) int { return cmp.Or(cmp.Compare(a.From, b.From), cmp.Compare(a.Match, b.Match)) })
+	slices.SortFunc(all, func(a, b grant) int {
+		return cmp.Or(cmp.Compare(a.From, b.From),
+			cmp.Compare(a.Match, b.Match))
+	})
 	var kept coverage
 	for i, g := range all {
 		included := func(by grant) bool { return by.From <= g.From && by.namespace.Covers(g.namespace) }

@@ -11,7 +11,7 @@ import (
 
 // An event is a group's if every file has matched it that the group went by since the event was stored, however the
 // entries were written and however often they changed.
-func TestCoverageIsWhatAllFilesMatched(t *testing.T) {
+func TestCoverageIsMatchedByAllFiles(t *testing.T) {
 	t.Parallel()
 	part := rapid.SampledFrom([]string{"", "a", "b"})
 	namespaces := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) keys.Namespace {
@@ -39,7 +39,8 @@ func TestCoverageIsWhatAllFilesMatched(t *testing.T) {
 				k := keys.Key{App: name(i), Module: name(i / 3), Type: name(i / 9), ID: "1"}
 				want := true
 				for n, f := range files {
-					if n+1 == len(files) || files[n+1].from > seq { // it was in force when the event was stored, or later
+					if n+1 == len(files) || files[n+1].from > seq {
+						// it was in force when the event was stored, or later
 						want = want && f.file.Match(k)
 					}
 				}
@@ -51,7 +52,7 @@ func TestCoverageIsWhatAllFilesMatched(t *testing.T) {
 	})
 }
 
-// However often entries come and go, what is kept of them stays small.
+// The kept coverage stays small, however often entries come and go.
 func TestCoverageStaysSmall(t *testing.T) {
 	t.Parallel()
 	var covers coverage
@@ -59,7 +60,8 @@ func TestCoverageStaysSmall(t *testing.T) {
 	for n := range uint64(50) {
 		var file keys.Namespaces
 		for i := range entries {
-			file = append(file, keys.Namespace{App: "app", Module: fmt.Sprint((uint64(i) + n) % (entries + 10)), Type: "callback"})
+			file = append(file, keys.Namespace{App: "app", Module: fmt.Sprint((uint64(i) + n) % (entries + 10)),
+				Type: "callback"})
 		}
 		covers = covers.next(file, 10*n+1)
 		if len(covers) != entries {

@@ -1,6 +1,6 @@
-// Package deliver calls HTTP endpoints with the events of timers: webhooks. It is a consumer like any other. What an
-// endpoint answers decides whether an event is done, is tried again as a timer, or becomes a dead letter. Deliveries to a
-// host that fails are postponed as timers, so that it delays no other.
+// Package deliver calls HTTP endpoints with the events of timers: webhooks. It is a consumer like any other. The
+// endpoint's answer decides whether an event is done, is tried again as a timer, or becomes a dead letter. Deliveries
+// to a failing host are postponed as timers, so that it delays no other.
 package deliver
 
 import (
@@ -21,31 +21,32 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// DefaultCalls is how many calls one process makes at a time. It is far more than living hosts need: what dead ones take
-// is a place for the whole timeout of each call.
+// DefaultCalls limits the simultaneous calls of one process. Healthy hosts need far fewer; a dead host holds its places
+// for the whole timeout of each call.
 const DefaultCalls = 4096
 
-// patienceInTurn is how long a delivery may wait for its turn where nobody else could use its place meanwhile.
+// patienceInTurn is the longest time that a delivery waits for its turn in this process if no other delivery could use
+// its place.
 const patienceInTurn = 5 * time.Second
 
 // Deliverer calls endpoints. Set its fields before Run, and not after.
 type Deliverer struct {
-	// Names says what streams and subjects are called.
+	// Names has the names of streams and subjects.
 	Names keys.Names
-	// Calls is how many calls are made at a time. Default: DefaultCalls.
+	// Calls limits simultaneous calls. Default: DefaultCalls.
 	Calls int
-	// Proxy says through which proxy a request goes. Default: http.ProxyFromEnvironment.
+	// Proxy returns the proxy of a request. Default: http.ProxyFromEnvironment.
 	Proxy func(*http.Request) (*url.URL, error)
-	// EnsureLog makes the stream of the log if it is missing. Default: nothing does.
+	// EnsureLog creates the stream of the log if it is missing. By default nothing does.
 	EnsureLog func(context.Context) error
-	// OnDelivery is told of each delivery; took is 0 where nobody was called. Default: nobody is told.
+	// OnDelivery is called for each delivery; took is 0 without a call. By default it does nothing.
 	OnDelivery func(r event.Delivery, took time.Duration)
-	// OnCircuit is told of each host whose circuit opens, for how long, or closes: for 0. Default: nobody is told.
+	// OnCircuit is called for each circuit that opens for a length, or closes: length 0. By default it does nothing.
 	OnCircuit func(host string, length time.Duration)
-	// OnUnlogged is told of each delivery that could not be logged. Default: nobody is told.
+	// OnUnlogged is called for each delivery that could not be logged. By default it does nothing.
 	OnUnlogged func()
-	// Logger gets a line for each circuit that opens or closes, each dead letter, and lasting trouble.
-	// Default: slog.Default().
+	// Logger gets a line for each circuit that opens or closes, each dead letter, and lasting faults. Default:
+	// slog.Default().
 	Logger *slog.Logger
 
 	js      jetstream.JetStream
@@ -56,10 +57,10 @@ type Deliverer struct {
 
 	logPatience atomic.Int64 // ns
 	logTry      time.Duration
-	logFails    atomic.Bool // the last record could not be written, for all that was tried
+	logFails    atomic.Bool // the last record could not be written, after all tries
 }
 
-// New returns a Deliverer on the caller's connection to NATS, which the caller goes on to own. Run uses config.
+// New returns a Deliverer on the caller's connection to NATS, which the caller still owns. Run uses config.
 func New(js jetstream.JetStream, config *Config) *Deliverer {
 	d := &Deliverer{
 		Calls:      DefaultCalls,
@@ -80,52 +81,54 @@ func New(js jetstream.JetStream, config *Config) *Deliverer {
 	return d
 }
 
-// OpenCircuits returns how many hosts are not called because they failed.
+// OpenCircuits returns the number of hosts with an open circuit.
 func (d *Deliverer) OpenCircuits() int { return d.hosts.openCircuits() }
 
 func (d *Deliverer) circuitChanged(host string, length time.Duration) {
 	d.OnCircuit(host, length)
 	if length > 0 {
-		d.Logger.Warn("host fails, its deliveries are postponed", "host", host, "for", length)
+		d.Logger.Warn("host fails: postponing its deliveries", "host", host, "for", length)
 	} else {
-		d.Logger.Info("host answers again, its deliveries go on", "host", host)
+		d.Logger.Info("host answers again: resuming its deliveries", "host", host)
 	}
 }
 
-// outcome is what came of a delivery.
+// outcome is the result of a delivery.
 type outcome struct {
 	result event.Result
-	after  *time.Duration // of postponed: when to try again; of retry: no sooner than that; nil: as the policy says
-	text   string         // what went wrong
+	after  *time.Duration // postponed: the delay; retry: the least delay; nil: the policy's
+	text   string         // the error
 }
 
-// handle delivers an event that a worker got, logs that, and says what is to become of the event.
+// handle delivers a worker's event, logs the delivery, and returns the error that settles the event.
 func (d *Deliverer) handle(ctx context.Context, w *worker, ev event.Event) error {
 	routes, e, err := w.find(ctx, ev)
 	if e == nil {
 		return err
 	}
 	began := time.Now()
-	r := event.Delivery{ID: ev.ID, Origin: ev.FirstID(), Subject: keys.EncodeText(ev.Key.String()), Attempt: ev.Attempt, Time: began.UTC().Truncate(time.Millisecond)}
+	r := event.Delivery{ID: ev.ID, Origin: ev.FirstID(), Subject: keys.EncodeText(ev.Key.String()), Attempt: ev.Attempt,
+		Time: began.UTC().Truncate(time.Millisecond)}
 	o, took := d.deliver(ctx, w, routes, e, ev, &r)
 	o.text = e.hide(o.text)
 	r.Result, r.Error, r.Duration = o.result, o.text, (took + time.Millisecond - 1).Milliseconds()
 	d.log(ctx, ev.Key, r)
 	d.OnDelivery(r, took)
 	if o.result == event.ResultDead {
-		d.Logger.Warn("delivery failed for good, it becomes a dead letter", "key", ev.Key.String(), "attempt", ev.Attempt, "host", r.Host, "err", r.Error)
+		d.Logger.Warn("delivery failed for good: it becomes a dead letter", "key", ev.Key.String(), "attempt",
+			ev.Attempt, "host", r.Host, "err", r.Error)
 	}
 	return o.err(ctx, ev)
 }
 
-// err returns the outcome as client.Consume wants to be told.
+// err returns the outcome as an error for client.Consume.
 func (o outcome) err(ctx context.Context, ev event.Event) error {
 	err := errors.New(o.text)
 	switch {
 	case o.result == event.ResultDelivered:
 		return nil
 	case o.result == event.ResultPostponed && ctx.Err() != nil:
-		return err // which gives it back to JetStream
+		return err // gives the event back to JetStream
 	case o.result == event.ResultPostponed:
 		return client.Postpone(*o.after, err)
 	case o.after != nil:
@@ -136,11 +139,12 @@ func (o outcome) err(ctx context.Context, ev event.Event) error {
 	return err
 }
 
-// usedUp tells whether the event is the last attempt of its timer, so that timerd makes a dead letter of it if it fails.
+// usedUp reports whether the event is its timer's last attempt, so that a failure makes it a dead letter.
 func usedUp(ev event.Event) bool { return ev.MaxAttempts > 0 && ev.Attempt >= ev.MaxAttempts }
 
-// deliver makes the call, or holds the delivery back, and fills in what r is to say about the call.
-func (d *Deliverer) deliver(ctx context.Context, w *worker, routes *routes, e *Endpoint, ev event.Event, r *event.Delivery) (o outcome, took time.Duration) {
+// deliver makes the call, or postpones the delivery, and fills in the call's fields of r.
+func (d *Deliverer) deliver(ctx context.Context, w *worker, routes *routes, e *Endpoint, ev event.Event,
+	r *event.Delivery) (o outcome, took time.Duration) {
 	to, err := e.target(ev)
 	if err != nil {
 		return outcome{result: event.ResultDead, text: err.Error()}, 0
@@ -158,19 +162,20 @@ func (d *Deliverer) deliver(ctx context.Context, w *worker, routes *routes, e *E
 	return d.conclude(e, ev, to, a, open), took
 }
 
-// conclude says what is to become of an event after a call. open says that the circuit was open when the call ended.
+// conclude returns the outcome of an event after a call. open reports whether the circuit was open at the end of the
+// call.
 func (d *Deliverer) conclude(e *Endpoint, ev event.Event, to target, a answer, open bool) outcome {
 	switch {
 	case a.verdict == delivered:
 		return outcome{result: event.ResultDelivered}
 	case a.verdict == hopeless:
 		return outcome{result: event.ResultDead, text: a.text}
-	case a.verdict == cutShort: // it was called, and comes again though it may have expired
+	case a.verdict == cutShort: // the call was made; the event comes again even if it has expired
 		wait := leastWait
 		return outcome{result: event.ResultPostponed, after: &wait, text: a.text}
 	case a.verdict == returned:
 		return postpone(e, ev, held{wait: max(leastWait, a.after), why: a.text}, time.Now())
-	case open && a.host: // the delivery cannot help it
+	case open && a.host: // not the delivery's fault
 		wait := held{wait: leastWait, circuit: true}
 		if now := d.hosts.openFor(to.host, e); now != nil {
 			wait = *now
@@ -185,9 +190,9 @@ func (d *Deliverer) conclude(e *Endpoint, ev event.Event, to target, a answer, o
 	return outcome{result: event.ResultRetry, text: a.text}
 }
 
-// postpone returns the outcome of a delivery that has to wait. Where a circuit is open that is at least a tenth of its
-// age, so that what has waited for long comes back rarely. Whatever puts it off, it waits until it expires at the latest,
-// and is a dead letter then.
+// postpone returns the outcome of a delivery that has to wait. For an open circuit it waits at least a tenth of its
+// age, so that old deliveries come back rarely. For any reason, it waits at most until it expires, and is a dead letter
+// then.
 func postpone(e *Endpoint, ev event.Event, h held, now time.Time) outcome {
 	age := max(now.Sub(ev.Begun()), 0)
 	if age >= e.Expire {
@@ -206,7 +211,7 @@ func postpone(e *Endpoint, ev event.Event, h held, now time.Time) outcome {
 	return outcome{result: event.ResultPostponed, after: &wait, text: h.why}
 }
 
-// call calls an endpoint and reads its answer. It is cut short once cut ends.
+// call calls an endpoint and reads its answer. The end of cut interrupts it.
 func (d *Deliverer) call(ctx, cut context.Context, routes *routes, e *Endpoint, to target, ev event.Event) answer {
 	within, cancel := context.WithTimeout(ctx, e.Timeout)
 	defer cancel()
@@ -218,7 +223,7 @@ func (d *Deliverer) call(ctx, cut context.Context, routes *routes, e *Endpoint, 
 	response, err := routes.clients[e].Do(request) //nolint:bodyclose // read closes it
 	if err != nil {
 		if isCrowded(err) {
-			d.relief.give(routes.close) // others take what this machine has no more of
+			d.relief.give(routes.close) // idle connections hold the ports or files that this machine lacks
 		}
 		return explain(err, e.Timeout, ctx.Err() != nil || cut.Err() != nil)
 	}
@@ -226,7 +231,7 @@ func (d *Deliverer) call(ctx, cut context.Context, routes *routes, e *Endpoint, 
 	return judge(response, what, time.Now())
 }
 
-// hide takes secrets out of a text, which a host may have sent back.
+// hide removes secrets from a text: a host may have sent them back.
 func (e *Endpoint) hide(text string) string {
 	for _, secret := range e.secrets {
 		text = strings.ReplaceAll(text, secret, "[secret]")

@@ -61,13 +61,18 @@ func TestAnswersDecide(t *testing.T) {
 		{"/500?after=7", 1, "retry", 500, "", "500 Internal Server Error: because"},
 		{"/429?after=299.997", 1, "retry", 429, "5m0s", "429"},
 		{"/429?after=300,%20300", 1, "retry", 429, "5m0s", "429"},
-		{"/503?after=Fri,%2020%20Nov%202015%2008:01:30%20%2B0000&date=Fri,%2020%20Nov%202015%2008:00:00%20GMT", 1, "retry", 503, "1m30s", "503"},
+		{"/503?after=Fri,%2020%20Nov%202015%2008:01:30%20%2B0000&date=Fri,%2020%20Nov%202015%2008:00:00%20GMT", 1,
+			"retry", 503, "1m30s", "503"},
 		{" /200?message=order 42 paid HTTP/1.0&name=张三 ", 1, "delivered", 200, "", ""},
 		{"/503?after=0", 1, "retry", 503, "", "503"},
 		{"/503?after=99999999999999999999", 1, "retry", 503, "24h0m0s", "503"},
 		{"/503?after=Fri,%2020%20Nov%202015%2008:00:00%20GMT", 1, "retry", 503, "", "503"},
-		{"/429?after=Fri,%2020%20Nov%202015%2008:01:30%20GMT&date=Fri,%2020%20Nov%202015%2008:00:00%20GMT", 1, "retry", 429, "1m30s", "429"}, // by a clock that is behind
-		{"/429?after=Fri,%2020%20Nov%202065%2008:00:00%20GMT&date=Fri,%2020%20Nov%202065%2008:00:07%20GMT", 1, "retry", 429, "", "429"},      // by one that is ahead
+		// by a clock that is behind
+		{"/429?after=Fri,%2020%20Nov%202015%2008:01:30%20GMT&date=Fri,%2020%20Nov%202015%2008:00:00%20GMT", 1, "retry",
+			429, "1m30s", "429"},
+		// by one that is ahead
+		{"/429?after=Fri,%2020%20Nov%202065%2008:00:00%20GMT&date=Fri,%2020%20Nov%202065%2008:00:07%20GMT", 1, "retry",
+			429, "", "429"},
 		{"/599", 1, "retry", 599, "", "599: because"},
 		{"/abort", 1, "retry", 0, "", "connection closed without an answer"},
 		{"silent", 1, "retry", 0, "", "no answer within 1s"},
@@ -89,7 +94,8 @@ func TestAnswersDecide(t *testing.T) {
 	retries, dead := 0, 0
 	for _, test := range tests {
 		switch {
-		case test.result == "retry" || test.result == "dead" && test.attempt == 3: // the last attempt: timerd makes the letter
+		// the last attempt: timerd makes the letter
+		case test.result == "retry" || test.result == "dead" && test.attempt == 3:
 			retries++
 		case test.result == "dead":
 			dead++
@@ -118,13 +124,16 @@ func TestAnswersDecide(t *testing.T) {
 	for i, test := range tests {
 		id := fmt.Sprint(i)
 		got := records[id][0]
-		if len(records[id]) != 1 || got.Result != test.result || got.Status != test.status || got.Attempt != test.attempt || !strings.HasPrefix(got.Error, test.text) {
+		if len(records[id]) != 1 || got.Result != test.result || got.Status != test.status ||
+			got.Attempt != test.attempt || !strings.HasPrefix(got.Error, test.text) {
 			t.Errorf("%s: log %+v, want %s %d %q", test.url, records[id], test.result, test.status, test.text)
 		}
-		if age := time.Since(got.Time); age < 0 || age > patience || got.ID == "" || got.Host == "" || got.Duration == 0 || got.Duration > 10_000 {
+		if age := time.Since(got.Time); age < 0 || age > patience || got.ID == "" || got.Host == "" ||
+			got.Duration == 0 || got.Duration > 10_000 {
 			t.Errorf("%s: record %+v", test.url, got)
 		}
-		asked := test.result == "retry" || test.result == "dead" && test.attempt == 3 // the last attempt: timerd makes the letter
+		// the last attempt: timerd makes the letter
+		asked := test.result == "retry" || test.result == "dead" && test.attempt == 3
 		want := test.delay
 		if want == "" && asked {
 			want = "policy"
@@ -132,10 +141,12 @@ func TestAnswersDecide(t *testing.T) {
 		if delays[id] != want {
 			t.Errorf("%s: retry after %q, want %q", test.url, delays[id], want)
 		}
-		if test.status == 410 && letters[id].LastError != "410 Gone: because "+strings.Repeat("x", 1024-len("because ")) {
+		if test.status == 410 && letters[id].LastError != "410 Gone: because "+strings.Repeat("x",
+			1024-len("because ")) {
 			t.Errorf("%s: dead letter with %q, want the first 1 KiB of the answer", test.url, letters[id].LastError)
 		}
-		if letter, ok := letters[id]; ok != (test.result == "dead" && !asked) || ok && !strings.HasPrefix(letter.LastError, test.text) {
+		if letter, ok := letters[id]; ok != (test.result == "dead" && !asked) || ok &&
+			!strings.HasPrefix(letter.LastError, test.text) {
 			t.Errorf("%s: dead letter %v %q", test.url, ok, letter.LastError)
 		}
 	}
@@ -145,7 +156,7 @@ func TestAnswersDecide(t *testing.T) {
 	}
 }
 
-// A receiver verifies what it gets with the library of Standard Webhooks, with the old secret and with the new one; the
+// A receiver verifies its calls with the library of Standard Webhooks, with the old secret and with the new one; the
 // body is the event or the payload, byte for byte.
 func TestSigned(t *testing.T) {
 	t.Parallel()
@@ -173,13 +184,14 @@ endpoints:
 		t.Fatalf("records of events without a payload: %+v", records)
 	}
 	for _, record := range records {
-		if strings.HasPrefix(record.ID, "a:event") != (record.Result == "delivered") || record.Result == "dead" && record.Error != "nothing to deliver: the payload is missing" {
+		if strings.HasPrefix(record.ID, "a:event") != (record.Result == "delivered") || record.Result == "dead" &&
+			record.Error != "nothing to deliver: the payload is missing" {
 			t.Errorf("without a payload: %+v", record)
 		}
 	}
 }
 
-// check checks what a receiver of TestSigned got.
+// check checks the calls of a receiver of TestSigned.
 func check(t *testing.T, e event.Event, got request) {
 	t.Helper()
 	module := e.Key.Module
@@ -190,7 +202,8 @@ func check(t *testing.T, e event.Event, got request) {
 		wantBody, wantType = e.AppendJSON(nil), "application/cloudevents+json"
 	}
 	h := got.header
-	if got.path != wantPath || !bytes.Equal(got.body, wantBody) || h.Get("Content-Type") != wantType || h.Get("Webhook-Id") != strings.ReplaceAll(e.ID, ".", "%2E") {
+	if got.path != wantPath || !bytes.Equal(got.body, wantBody) || h.Get("Content-Type") != wantType ||
+		h.Get("Webhook-Id") != strings.ReplaceAll(e.ID, ".", "%2E") {
 		t.Errorf("%s: %s got %q with %v", e.Key, got.path, got.body, h)
 	}
 	if n := len(strings.Fields(h.Get("Webhook-Signature"))); n != len(secrets) {
@@ -205,7 +218,8 @@ func check(t *testing.T, e event.Event, got request) {
 			t.Errorf("%s: %v", e.Key, err)
 		}
 	}
-	if module == "event" && (h.Get("X-Shop") != "one" || h.Get("User-Agent") != "shop/1") || h.Values("Idempotency-Key") != nil || h.Get("Accept-Encoding") != "" {
+	if module == "event" && (h.Get("X-Shop") != "one" || h.Get("User-Agent") != "shop/1") ||
+		h.Values("Idempotency-Key") != nil || h.Get("Accept-Encoding") != "" {
 		t.Errorf("%s: headers %v", e.Key, h)
 	}
 }
@@ -215,17 +229,23 @@ func TestHostileURLs(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	v := receive(t, nil)
-	r.deliver(parse(t, "endpoints:\n- {match: pay, url: '{data.notify.url}', hosts: ['*.example.com', 127.0.0.1, localhost, '::1'], "+local+"}"))
+	r.deliver(parse(t, "endpoints:\n- {match: pay, url: '{data.notify.url}', hosts: ['*.example.com', 127.0.0.1, "+
+		"localhost, '::1'], "+local+"}"))
 	good := fired("pay:order:callback:good", []byte(`{"notify":{"url":"`+v.URL+`/ok"}}`))
 	bad := []string{
-		`{}`, `[]`, `"text"`, `{"notify":"http://x"}`, `{"notify":{"url":1}}`, `{"notify":{"url":null}}`, `{"notify":{"url":["http://x"]}}`, `{"notify":{"URL":"` + v.URL + `"}}`,
+		`{}`, `[]`, `"text"`, `{"notify":"http://x"}`, `{"notify":{"url":1}}`, `{"notify":{"url":null}}`,
+		`{"notify":{"url":["http://x"]}}`, `{"notify":{"URL":"` + v.URL + `"}}`,
 		`not json`, `{"notify":{"url":"` + v.URL + `"}`, // cut short
 	}
 	for _, url := range []string{
-		"", "/path", "//127.0.0.1/", "http:", "http://", "http:///", "http:127.0.0.1", "ftp://127.0.0.1/", "file:///etc/passwd", "gopher://127.0.0.1/", "javascript:alert(1)",
-		"http://user:pw@127.0.0.1/", "http://127.0.0.1:0/", "http://127.0.0.1:65536/", "http://127.0.0.1:x/", "http://[::1%25lo]/", "http://a b/", "http://\\u0000/", "http://%zz/",
-		"http://127.0.0.1%2f@evil.com/", "http://evil.com#.example.com/", "http://evil.com/.example.com", "http://example.com.evil.com/", "http://notexample.com/", "http://example.com/",
-		"http://" + strings.Repeat("a.", 200) + "example.com/", "http://127.0.0.1/" + strings.Repeat("a", 9000), "http://bücher.example.com/", "http://..example.com/", "http://*.example.com/",
+		"", "/path", "//127.0.0.1/", "http:", "http://", "http:///", "http:127.0.0.1", "ftp://127.0.0.1/",
+		"file:///etc/passwd", "gopher://127.0.0.1/", "javascript:alert(1)",
+		"http://user:pw@127.0.0.1/", "http://127.0.0.1:0/", "http://127.0.0.1:65536/", "http://127.0.0.1:x/",
+		"http://[::1%25lo]/", "http://a b/", "http://\\u0000/", "http://%zz/",
+		"http://127.0.0.1%2f@evil.com/", "http://evil.com#.example.com/", "http://evil.com/.example.com",
+		"http://example.com.evil.com/", "http://notexample.com/", "http://example.com/",
+		"http://" + strings.Repeat("a.", 200) + "example.com/", "http://127.0.0.1/" + strings.Repeat("a", 9000),
+		"http://bücher.example.com/", "http://..example.com/", "http://*.example.com/",
 		"http://127.1/", "http://2130706433/", "http://0x7f000001./", "http://0x/", "http://10.example.com.1/",
 	} {
 		bad = append(bad, `{"notify":{"url":"`+url+`"}}`)
@@ -237,7 +257,8 @@ func TestHostileURLs(t *testing.T) {
 	records := r.records(len(bad) + 2)
 	for i, payload := range bad {
 		got := records[fmt.Sprint(i)]
-		if len(got) != 1 || got[0].Result != "dead" || got[0].Status != 0 || got[0].Host != "" || !strings.Contains(got[0].Error, "URL") {
+		if len(got) != 1 || got[0].Result != "dead" || got[0].Status != 0 || got[0].Host != "" ||
+			!strings.Contains(got[0].Error, "URL") {
 			t.Errorf("%.100s: %+v", payload, got)
 		}
 	}

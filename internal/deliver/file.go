@@ -20,7 +20,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Bounds of what a file may say.
+// Limits of a file.
 const (
 	minTimeout     = 10 * time.Millisecond
 	maxTimeout     = 5 * time.Minute
@@ -29,26 +29,27 @@ const (
 	maxRate        = 1e6
 	minExpire      = time.Second
 	maxExpire      = 10 * 365 * 24 * time.Hour
-	minSecretBytes = 24 // and at most so many, as Standard Webhooks wants them
+	minSecretBytes = 24 // and the most: Standard Webhooks' limits
 	maxSecretBytes = 64
 	maxGroupBytes  = 64
-	minSecretWord  = 8 // of a header's value: a shorter one is no secret
+	minSecretWord  = 8 // of a word in a header's value: a shorter one is no secret
 )
 
-// fields returns the names of the fields that an endpoint may have.
+// fields returns the names of an endpoint's fields.
 func fields() []string {
 	return []string{
-		"match", "url", "schemes", "hosts", "ports", "secrets", "timeout", "concurrency", "rate", "headers", "body", "allow_private", "deny",
+		"match", "url", "schemes", "hosts", "ports", "secrets", "timeout", "concurrency", "rate", "headers", "body",
+		"allow_private", "deny",
 		"ca", "expire",
 	}
 }
 
-// topFields returns the names of what a file may have beside its endpoints.
+// topFields returns the names of a file's top-level fields.
 func topFields() []string { return []string{"endpoints", "group", "start", "version"} }
 
-// Parse reads a file of endpoints. variable looks an environment variable up, for secrets that are there. It returns
-// all faults that the file has, in the order of their lines and without secrets; the configuration is valid only if
-// there are none. Its File.Changed is for the caller to set.
+// Parse reads a file of endpoints. variable looks up an environment variable, for secrets. Parse returns all faults of
+// the file, by line and without secrets; the configuration is valid only if there are none. The caller sets its
+// File.Changed.
 func Parse(text []byte, variable func(name string) (string, bool)) (*Config, yamlfile.Faults) {
 	root, fault := yamlfile.Parse(text)
 	if fault != nil {
@@ -69,7 +70,7 @@ func Parse(text []byte, variable func(name string) (string, bool)) (*Config, yam
 type file struct {
 	variable func(name string) (string, bool)
 	config   Config
-	matches  keys.Namespaces // of the entries before, but the bad ones
+	matches  keys.Namespaces // of the earlier entries without a fault
 	faults   yamlfile.Faults
 }
 
@@ -112,7 +113,7 @@ func (f *file) endpoints(list *yaml.Node) {
 	}
 }
 
-// set takes in what a file has beside its endpoints.
+// set sets a top-level field of the file.
 func (c *Config) set(name, text string) (err error) {
 	switch name {
 	case "group":
@@ -140,7 +141,8 @@ func (c *Config) set(name, text string) (err error) {
 // endpoint reads an entry.
 func (f *file) endpoint(line int, n *yaml.Node) {
 	e := &Endpoint{
-		Schemes: []string{"http", "https"}, Timeout: DefaultTimeout, Concurrency: DefaultConcurrency, Body: BodyEvent, Expire: DefaultExpire,
+		Schemes: []string{"http", "https"}, Timeout: DefaultTimeout, Concurrency: DefaultConcurrency, Body: BodyEvent,
+		Expire: DefaultExpire,
 	}
 	before := len(f.faults)
 	good := map[string]bool{} // the fields without a fault
@@ -161,19 +163,22 @@ func (f *file) endpoint(line int, n *yaml.Node) {
 	}
 	anyHost := len(e.From) > 0 && len(e.Hosts) == 0 && (good["hosts"] || lines["hosts"] == 0)
 	if strangers := e.secretHeaders; len(strangers) > 0 && anyHost {
-		f.faults.Add(lines["headers"], "headers: %s would reach any host that a payload names: list the allowed hosts in hosts:", strings.Join(strangers, ", "))
+		f.faults.Add(lines["headers"],
+			"headers: %s would reach any host that a payload names: list the allowed hosts in hosts:",
+			strings.Join(strangers, ", "))
 	}
 	f.config.Endpoints = append(f.config.Endpoints, e)
 	if !good["match"] {
 		return
 	}
 	if i := slices.IndexFunc(f.matches, func(m keys.Namespace) bool { return m.Covers(e.Match) }); i >= 0 {
-		f.faults.Add(lines["match"], "match: %s is covered by %s, which is before it and takes its events: put it first", e.Match, f.matches[i])
+		f.faults.Add(lines["match"], "match: %s is covered by the earlier %s, which takes its events: put it first",
+			e.Match, f.matches[i])
 	}
 	f.matches = append(f.matches, e.Match)
 }
 
-// field reads a field, and returns all that is wrong with it.
+// field reads a field, and returns its faults.
 func (f *file) field(e *Endpoint, name string, value *yaml.Node) []error {
 	switch name {
 	case "schemes", "hosts", "secrets", "allow_private", "deny":
@@ -195,7 +200,7 @@ func (f *file) field(e *Endpoint, name string, value *yaml.Node) []error {
 	return nil
 }
 
-// set takes in a field of one value.
+// set sets a field that has one value.
 func (e *Endpoint) set(name, text string) (err error) {
 	switch name {
 	case "match":
@@ -235,7 +240,7 @@ func parseURL(text string) (fixed string, from []string, err error) {
 		}
 		return "", from, nil
 	case strings.ContainsAny(text, "{}"):
-		return "", nil, errors.New("want a URL, or {data.NAME} alone for one that is in the payload")
+		return "", nil, errors.New("want a URL, or {data.NAME} alone for one in the payload")
 	case text == "":
 		return "", nil, errors.New("want a URL, or {data.NAME}, got an empty text")
 	}
@@ -250,7 +255,7 @@ func parseSpan(text string, least, most time.Duration) (time.Duration, error) {
 	return d, nil
 }
 
-// parseRate reads 100/s, 90/m or 1000/h, and returns calls a second.
+// parseRate reads 100/s, 90/m or 1000/h, and returns it in calls a second.
 func parseRate(text string) (float64, error) {
 	number, unit, _ := strings.Cut(text, "/")
 	n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
@@ -276,7 +281,7 @@ func readAuthorities(name string) (*x509.CertPool, error) {
 // list reads a field of several values.
 func (f *file) list(e *Endpoint, name string, value *yaml.Node) (faults []error) {
 	if value.Kind != yaml.SequenceNode {
-		return []error{errors.New("want a list, such as [a, b]")} // what is there may be a secret
+		return []error{errors.New("want a list, such as [a, b]")} // the value may be a secret, so it is not shown
 	}
 	if name == "schemes" {
 		e.Schemes = nil
@@ -294,7 +299,7 @@ func (f *file) list(e *Endpoint, name string, value *yaml.Node) (faults []error)
 	return faults
 }
 
-// add takes in a value of a list.
+// add adds a value to a list.
 func (f *file) add(e *Endpoint, name, text string) error {
 	switch name {
 	case "schemes":
@@ -305,7 +310,8 @@ func (f *file) add(e *Endpoint, name, text string) error {
 	case "hosts":
 		host, ok := normalHost(strings.TrimPrefix(text, "*."))
 		if !ok || strings.ContainsAny(host, "*/") {
-			return fmt.Errorf("%.40q: want a host without a port, such as hooks.example.com, or *.example.com for all below it", text)
+			return fmt.Errorf("%.40q: want a host without a port, such as hooks.example.com, or *.example.com for "+
+				"all below it", text)
 		}
 		if strings.HasPrefix(text, "*.") {
 			host = "*." + host
@@ -345,7 +351,7 @@ func parsePrefix(text string) (netip.Prefix, error) {
 	return prefix.Masked(), nil
 }
 
-// Differences tells in words which endpoints a new configuration adds and takes away, by what they match.
+// Differences returns the namespaces of the endpoints that a new configuration adds and removes.
 func (c *Config) Differences(next *Config) (added, removed []string) {
 	names := func(c *Config) map[string]bool {
 		all := map[string]bool{}
@@ -368,7 +374,7 @@ func (c *Config) Differences(next *Config) (added, removed []string) {
 	return added, removed
 }
 
-// urlError returns what is wrong with a URL without the URL, which may hold secrets.
+// urlError returns the fault of a URL without the URL, which may hold secrets.
 func urlError(err error) error {
 	if failure, ok := errors.AsType[*url.Error](err); ok {
 		return failure.Err

@@ -16,33 +16,33 @@ import (
 )
 
 const (
-	// rulingKey names the metadata of a group's consumer that say which file the group uses.
+	// rulingKey names the metadata of a group's consumer with the group's file.
 	rulingKey = "timerd-deliver"
-	// maxRuling bounds them, in bytes. JetStream takes 128 KiB.
+	// maxRuling limits these metadata, in bytes. JetStream takes 128 KiB.
 	maxRuling = 120 << 10
-	// ackWait is after what time an event of a process that died goes to another one.
+	// ackWait is the time after which a dead process's event goes to another one.
 	ackWait = 30 * time.Second
-	// maxLeft is how many files that a group no longer uses it remembers.
+	// maxLeft limits the former files that a group remembers.
 	maxLeft = 100
 )
 
-// errNoRuling says that a consumer does not belong to a group of timerd deliver.
+// errNoRuling means that a consumer does not belong to a group of timerd deliver.
 var errNoRuling = errors.New("it was not made by timerd deliver: give the file another group:, or remove it")
 
-// ruling says which file a group uses. It is in the metadata of the group's consumer.
+// ruling has a group's file. It is in the metadata of the group's consumer.
 type ruling struct {
 	Sum     string    `json:"file"`
 	Version uint64    `json:"version,omitempty"`
 	Changed time.Time `json:"changed"`
-	By      string    `json:"by,omitempty"` // the host of the process that had it first
+	By      string    `json:"by,omitempty"` // the host of the first process with it
 	Covers  coverage  `json:"covers"`
-	// Left are the short sums of the files that the group no longer uses, the last one first. A later time makes none of
-	// them newer, because that is only the time of a copy.
+	// Left are the short sums of the group's former files, latest first. A later file time does not make one of them
+	// newer: it is only the time of a copy.
 	Left []string `json:"left,omitempty"`
 }
 
-// replaced returns the files that the group no longer uses once it uses the next one. It leaves out those with another version,
-// which cannot be taken for newer.
+// replaced returns the former files of the group once it uses the next one. It returns none if the versions differ,
+// because then the versions give the order.
 func (r *ruling) replaced(next File) []string {
 	if next.Version != r.Version {
 		return nil
@@ -54,16 +54,18 @@ func (r *ruling) replaced(next File) []string {
 
 func (r *ruling) file() File { return File{r.Sum, r.Version, r.Changed} }
 
-// Outdated says that a process takes no events, because its group uses another file that is not older than its own.
+// Outdated means that this process takes no events: its group uses another file, and that file is not older than the
+// process's own.
 type Outdated struct {
 	Group string
 	Mine  File   // of the process
-	Rules File   // that the group uses
-	By    string // the host of the process that had it first
+	Rules File   // of the group
+	By    string // the host of the first process with it
 	Left  bool   // the group used this process's file before
 }
 
-// Touch reports whether a newer time is enough for the process's file to count; otherwise it needs a greater version.
+// Touch reports whether a newer file time is enough to make the process's file count. If not, the file needs a greater
+// version.
 func (o *Outdated) Touch() bool { return !o.Left && o.Rules.Version == 0 && o.Mine.Version == 0 }
 
 func (o *Outdated) Error() string {
@@ -78,16 +80,18 @@ func (o *Outdated) Error() string {
 	if !o.Touch() {
 		fix = fmt.Sprintf("give it a version: over %d", o.Rules.Version)
 	}
-	return fmt.Sprintf("group %s uses another file, with SHA-256 %s (%s, set by %s), and this process, with %s, takes no events: "+
-		"bring its file up to date and send SIGHUP; or, for this file to count, %s and send SIGHUP", o.Group, o.Rules, why, o.By, o.Mine, fix)
+	return fmt.Sprintf("group %s uses another file, with SHA-256 %s (%s, set by %s), and this process, with %s, "+
+		"takes no events: "+
+		"bring its file up to date and send SIGHUP; or, for this file to count, %s and send SIGHUP", o.Group, o.Rules,
+		why, o.By, o.Mine, fix)
 }
 
-// group is the durable consumer that the processes with a group's file share. An event has one owner: there is one consumer,
-// its filter covers what the entries of the file match, and the entry is chosen at the call.
+// group is the durable consumer shared by a group's processes. An event has one owner: there is one consumer, its
+// filter covers all entries of the file, and the entry is chosen at the call.
 //
-// All use one file, the newest. A process with another one takes no events, because it could neither call nor drop those that
-// it does not know. A file that the group no longer uses is not newer for having been copied since: only a process that
-// used the group's file until it was replaced on its disk takes the group back to it. JetStream has no compare-and-swap for
+// All use one file, the newest. A process with another one takes no events, because it could neither call nor drop
+// events that it does not know. A later copy does not make a former file newer: the group returns to a former file only
+// through a process that used the group's file until it was replaced on its disk. JetStream has no compare-and-swap for
 // consumers. If two processes write at once, the one with the newer file finds the other's and writes its own again.
 type group struct {
 	js     jetstream.JetStream
@@ -106,10 +110,11 @@ func newGroup(js jetstream.JetStream, names keys.Names, config *Config) *group {
 
 func (g *group) durable() string { return keys.DeliverConsumer(g.config.Group) }
 
-// join makes the group use this process's file if that is the newest, and returns its coverage. went is the Sum of the
-// file by which this process last took events, "" if it has taken none. If the group still uses that one, this process's
-// file has replaced it and is the newest, whatever its time. wrote reports whether the group was made or changed. Another
-// process that does so at the same time may not have seen that, so check again before relying on it.
+// join makes the group use this process's file if that file is the newest, and returns the coverage. went is the Sum of
+// the file with which this process last took events, "" if there was none. If the group still uses that file, this
+// process's file has replaced it on disk. Then this process's file is the newest, whatever its time. wrote reports
+// whether join has created or changed the group. Another process may do so at the same time without seeing this, so
+// check again before relying on it.
 //
 // The error is an [*Outdated] if the group uses another file.
 func (g *group) join(ctx context.Context, went string) (covers coverage, wrote bool, err error) {
@@ -126,7 +131,7 @@ func (g *group) join(ctx context.Context, went string) (covers coverage, wrote b
 		return rules.Covers, false, nil
 	}
 	fresh := rules.Sum == went
-	if fresh || mine.Changed.After(now) { // a clock that is ahead must not keep others from changing it later
+	if fresh || mine.Changed.After(now) { // a clock that is ahead must not block later changes
 		mine.Changed = now
 	}
 	left := slices.Contains(rules.Left, mine.String())
@@ -178,14 +183,15 @@ func (g *group) read(ctx context.Context) (*jetstream.ConsumerInfo, *ruling, err
 	return info, &r, nil
 }
 
-// create makes the group. If another process does so at the same moment, the caller has to try again.
+// create creates the group. If another process does so at the same moment, the caller has to try again.
 func (g *group) create(ctx context.Context) (coverage, bool, error) {
 	from, err := g.lastSeq(ctx)
 	if err != nil {
 		return nil, false, err
 	}
 	config := jetstream.ConsumerConfig{
-		Durable: g.durable(), AckPolicy: jetstream.AckExplicitPolicy, DeliverPolicy: jetstream.DeliverAllPolicy, MaxWaiting: client.MaxWaiting,
+		Durable: g.durable(), AckPolicy: jetstream.AckExplicitPolicy, DeliverPolicy: jetstream.DeliverAllPolicy,
+		MaxWaiting: client.MaxWaiting,
 	}
 	covers := begin(g.config.Matches(), 0)
 	switch s := g.config.Start; {
@@ -199,7 +205,8 @@ func (g *group) create(ctx context.Context) (coverage, bool, error) {
 	if now := time.Now(); mine.Changed.After(now) {
 		mine.Changed = now
 	}
-	config, err = g.settings(config, ruling{Sum: mine.Sum, Version: mine.Version, Changed: mine.Changed, By: g.host, Covers: covers})
+	config, err = g.settings(config, ruling{Sum: mine.Sum, Version: mine.Version, Changed: mine.Changed, By: g.host,
+		Covers: covers})
 	if err != nil {
 		return nil, false, err
 	}
@@ -213,16 +220,18 @@ func (g *group) create(ctx context.Context) (coverage, bool, error) {
 	return covers, true, nil
 }
 
-// settings returns the settings of the group's consumer, based on the present ones. It sets only what JetStream can
-// change of an existing consumer: not the policies of delivery, acknowledgement and replay, the start, the storage and
-// max_waiting (error 10012).
+// settings returns the settings of the group's consumer, based on the present ones. It changes only settings that
+// JetStream can change for an existing consumer: not the policies of delivery, acknowledgement and replay, the start,
+// the storage and max_waiting (error 10012).
 func (g *group) settings(c jetstream.ConsumerConfig, r ruling) (jetstream.ConsumerConfig, error) {
 	text, err := json.Marshal(r)
 	if err != nil {
 		return c, err
 	}
 	if len(text) > maxRuling {
-		return c, fmt.Errorf("the file has %d entries, more than JetStream can keep of a consumer: use wider ones, or move some to a file of another group",
+		return c, fmt.Errorf(
+			"the file has %d entries, more than a consumer of JetStream can hold: use wider ones, or move some to a "+
+				"file of another group",
 			len(g.config.Endpoints))
 	}
 	c.Description = "timerd deliver, group " + g.config.Group
@@ -233,7 +242,7 @@ func (g *group) settings(c jetstream.ConsumerConfig, r ruling) (jetstream.Consum
 	slices.Sort(c.FilterSubjects)
 	c.Metadata = withKey(c.Metadata, rulingKey, string(text))
 	c.AckWait, c.MaxDeliver, c.BackOff = ackWait, -1, nil
-	c.MaxAckPending = -1 // no process fetches an event before it has a place for it
+	c.MaxAckPending = -1 // a process fetches only events it has places for
 	return c, nil
 }
 

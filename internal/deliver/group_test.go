@@ -17,7 +17,8 @@ import (
 func entries(url string, matches ...string) string {
 	text := "endpoints:\n"
 	for _, match := range matches {
-		text += fmt.Sprintf("- {match: '%s', url: '%s/%s', %s}\n", match, url, strings.ReplaceAll(match, "*", "x"), local)
+		text += fmt.Sprintf("- {match: '%s', url: '%s/%s', %s}\n", match, url, strings.ReplaceAll(match, "*", "x"),
+			local)
 	}
 	return text
 }
@@ -101,8 +102,9 @@ func TestSwappedEntriesLoseNothing(t *testing.T) {
 	}
 }
 
-// A rolling update: processes with the old file and with the new one run side by side, and the entries overlap. What fires
-// is delivered once, by those with the new file as soon as there are such; the old one takes no more events, and says so.
+// A rolling update: processes with the old file and with the new one run side by side, and the entries overlap. What
+// fires is delivered once, by those with the new file as soon as there are such; the old one takes no more events, and
+// says so.
 func TestOldAndNewFileSideBySide(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -143,8 +145,8 @@ func TestOldAndNewFileSideBySide(t *testing.T) {
 	}
 }
 
-// An entry that is made wider, narrower and wider again brings back nothing: neither what was delivered, nor what fired
-// while it did not match, also after NATS has started anew and has forgotten how far it had looked.
+// An entry that is made wider, narrower and wider again brings back no event: neither a delivered one, nor one that
+// fired while it did not match, even after a restart of NATS that forgot the consumer's progress.
 func TestWiderEntriesBringNothingBack(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -155,7 +157,8 @@ func TestWiderEntriesBringNothingBack(t *testing.T) {
 	r.numbered(50, 100, always("pay:order:notice")) // nobody's
 	r.records(50)
 	n := 50
-	for round, matches := range [][]string{{"pay:order"}, {"pay:order:callback", "shop"}, {"pay"}, {"pay:order:callback"}, {"pay:*:callback", "pay:order"}} {
+	for round, matches := range [][]string{{"pay:order"}, {"pay:order:callback", "shop"}, {"pay"},
+		{"pay:order:callback"}, {"pay:*:callback", "pay:order"}} {
 		if round == 1 {
 			r.nats.Restart()
 		}
@@ -186,8 +189,8 @@ func TestWiderEntriesBringNothingBack(t *testing.T) {
 	once(t, n, v)
 }
 
-// A process that is started with an old file never takes over, whoever else runs. What only the new file matches waits for
-// a process that has it.
+// A process that is started with an old file never takes over, whichever others run. Events that only the new file
+// matches wait for a process that has it.
 func TestRestartWithTheOldFile(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -202,7 +205,8 @@ func TestRestartWithTheOldFile(t *testing.T) {
 	r.numbered(5, 10, always("shop:order:callback"))
 	r.numbered(10, 15, always("pay:order:callback"))
 	err := d.Healthy().Error()
-	for _, want := range []string{"group deliver uses another file", fresh.File.String(), old.File.String(), "touch it and send SIGHUP"} {
+	for _, want := range []string{"group deliver uses another file", fresh.File.String(), old.File.String(),
+		"touch it and send SIGHUP"} {
 		if !strings.Contains(err, want) {
 			t.Errorf("it says %s, without %q", err, want)
 		}
@@ -214,7 +218,7 @@ func TestRestartWithTheOldFile(t *testing.T) {
 	r.settled("timerd-deliver")
 	once(t, 15, v)
 
-	// The greater version counts, whatever the times say; and a file that is read again because it changed is the newest.
+	// The greater version counts, whatever the times are; and a file read again after a change is the newest.
 	newer := parse(t, "version: 3\n"+entries(v.URL, "pay"))
 	newer.File.Changed = old.File.Changed.Add(-time.Hour)
 	byVersion, _ := r.deliver(newer)
@@ -234,9 +238,9 @@ func TestRestartWithTheOldFile(t *testing.T) {
 	}, "a file that was restored")
 }
 
-// A copy of a file that the group has left has a later time than the file that counts. It takes over neither in a container
-// that starts, nor in a process that was behind and gets it by SIGHUP. In one that goes by the group's file it does: it was
-// put there on purpose.
+// A copy of a file that the group has left has a later time than the file that counts. It takes over neither in a
+// container that starts, nor in a process that was behind and gets it by SIGHUP. In one that goes by the group's file
+// it does: it was put there on purpose.
 func TestCopyOfAnOldFile(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -270,7 +274,8 @@ func TestCopyOfAnOldFile(t *testing.T) {
 	for _, file := range files[:2] {
 		started, stop := r.deliver(copied(file))
 		outdated(t, started)
-		if err, want := started.Healthy().Error(), "give it a version: over 0 and send SIGHUP"; !strings.Contains(err, want) {
+		if err, want := started.Healthy().Error(), "give it a version: over 0 and send SIGHUP"; !strings.Contains(err,
+			want) {
 			t.Errorf("it says %s, without %q", err, want)
 		}
 		stop()
@@ -308,7 +313,8 @@ func TestGroupsBeginWhereTheySay(t *testing.T) {
 	want := map[string]int{"all": 30, "now": 10, between.Format(time.RFC3339Nano): 20}
 	for start := range want {
 		receivers[start] = receive(t, nil)
-		d, _ := r.deliver(parse(t, fmt.Sprintf("group: g%d\nstart: %s\n%s", len(receivers), start, entries(receivers[start].URL, "pay"))))
+		d, _ := r.deliver(parse(t, fmt.Sprintf("group: g%d\nstart: %s\n%s", len(receivers), start,
+			entries(receivers[start].URL, "pay"))))
 		healthy(t, d)
 	}
 	r.numbered(20, 30, always("pay:order:callback"))
@@ -323,8 +329,9 @@ func TestGroupsBeginWhereTheySay(t *testing.T) {
 	}
 }
 
-// A file grows from one endpoint of one host to two, goes to another --calls, and shrinks again: the group goes on, also on a
-// consumer that another version or an operator has made with another max_waiting, which JetStream refuses to change.
+// A file grows from one endpoint of one host to two, goes to another --calls, and shrinks again: the group goes on,
+// also on a consumer that another version or an operator has made with another max_waiting, which JetStream refuses to
+// change.
 func TestFileThatGrowsAndShrinks(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -337,7 +344,8 @@ func TestFileThatGrowsAndShrinks(t *testing.T) {
 		healthy(t, d)
 		if maxWaiting > 0 { // an old one
 			stop()
-			r.remake("timerd-deliver~"+fmt.Sprintf("g%d", i), func(c *jetstream.ConsumerConfig) { c.MaxWaiting = maxWaiting })
+			r.remake("timerd-deliver~"+fmt.Sprintf("g%d", i),
+				func(c *jetstream.ConsumerConfig) { c.MaxWaiting = maxWaiting })
 			d, stop = r.deliver(parse(t, group+small))
 			healthy(t, d)
 		}
@@ -367,7 +375,7 @@ func TestFileThatGrowsAndShrinks(t *testing.T) {
 	once(t, 18, one, two)
 }
 
-// remake makes a group's consumer anew, with other settings.
+// remake creates a group's consumer again, with other settings.
 func (r *rig) remake(durable string, change func(*jetstream.ConsumerConfig)) {
 	r.t.Helper()
 	c, err := r.js.Consumer(r.t.Context(), "TIMERS", durable)

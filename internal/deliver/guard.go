@@ -12,12 +12,12 @@ import (
 	"code.dny.dev/ssrf"
 )
 
-// errDenied says that an endpoint's own list refuses an address.
+// errDenied means that an endpoint's own list refuses an address.
 var errDenied = errors.New("denied address")
 
-// guard says which addresses an endpoint may call.
+// guard decides which addresses an endpoint may call.
 type guard struct {
-	special *ssrf.Guardian // refuses what is no public host, unless the endpoint allows it
+	special *ssrf.Guardian // refuses addresses that are not public, unless the endpoint allows them
 	denied  []netip.Prefix // refused whatever else is allowed
 }
 
@@ -30,10 +30,12 @@ func newGuard(e *Endpoint) guard {
 			v6 = append(v6, p)
 		}
 	}
-	return guard{ssrf.New(ssrf.WithAnyPort(), ssrf.WithAllowedV4Prefixes(v4...), ssrf.WithAllowedV6Prefixes(v6...)), e.Deny}
+	return guard{ssrf.New(ssrf.WithAnyPort(), ssrf.WithAllowedV4Prefixes(v4...), ssrf.WithAllowedV6Prefixes(v6...)),
+		e.Deny}
 }
 
-// refuses returns why an address may not be called, nil if it may. isRefused is true for it.
+// refuses returns the reason why an address must not be called, nil if it may be called. isRefused reports true for the
+// error.
 func (g guard) refuses(addr netip.Addr) error {
 	addr = addr.Unmap()
 	if slices.ContainsFunc(g.denied, func(p netip.Prefix) bool { return p.Contains(addr) }) {
@@ -42,7 +44,7 @@ func (g guard) refuses(addr netip.Addr) error {
 	return g.special.SafeAddr(addr)
 }
 
-// control checks a connection at the moment at which it is made, when the address is final.
+// control checks a connection when it is made, with the final address.
 func (g guard) control(network, address string, c syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
 	if err == nil {
@@ -54,20 +56,22 @@ func (g guard) control(network, address string, c syscall.RawConn) error {
 	return g.special.Safe(network, address, c)
 }
 
-// isRefused tells whether an error says that an address may not be called.
+// isRefused reports whether an error means that an address must not be called.
 func isRefused(err error) bool {
-	return errors.Is(err, ssrf.ErrProhibitedIP) || errors.Is(err, ssrf.ErrProhibitedNetwork) || errors.Is(err, ssrf.ErrInvalidHostPort) ||
+	return errors.Is(err, ssrf.ErrProhibitedIP) || errors.Is(err, ssrf.ErrProhibitedNetwork) ||
+		errors.Is(err, ssrf.ErrInvalidHostPort) ||
 		errors.Is(err, errDenied)
 }
 
-// guarded makes connections to addresses that an endpoint may call.
+// guarded connects to addresses that an endpoint may call.
 type guarded struct {
 	guard  guard
 	dialer *net.Dialer // with the guard's control
 }
 
-// DialContext connects to a host. Its error says that addresses are refused only if all of the host's are: of several, the
-// dialer returns the error of the first one that failed, and another one may be allowed and not answer for a while.
+// DialContext connects to a host. It returns an error about refused addresses only if all addresses of the host are
+// refused. The dialer alone would return its first error, although another address may be allowed and only slow to
+// answer.
 func (d guarded) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	conn, refused := d.dialer.DialContext(ctx, network, address)
 	if refused == nil || !isRefused(refused) {

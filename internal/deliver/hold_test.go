@@ -15,8 +15,8 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// What is put off by a circuit waits for the longer of the circuit's time and a tenth of its age, since the timer's first
-// event or its replay. Nothing waits beyond its expiry, whatever put it off.
+// A delivery postponed by a circuit waits for the longer of the circuit's time and a tenth of its age, since the
+// timer's first event or its replay. None waits beyond its expiry, for any reason.
 func TestPostpone(t *testing.T) {
 	t.Parallel()
 	key := keys.Key{App: "pay", Module: "order", Type: "callback", ID: "1"}
@@ -49,13 +49,14 @@ func TestPostpone(t *testing.T) {
 			ev.ID = keys.EventID(key.String(), ev.Due.UnixMilli(), 1)
 		}
 		o := postpone(e, ev, held{wait: test.wait, circuit: test.circuit, why: "why"}, now)
-		if dead := test.want < 0; dead != (o.result == event.ResultDead) || !dead && (o.result != event.ResultPostponed || *o.after != test.want) {
+		if dead := test.want < 0; dead != (o.result == event.ResultDead) || !dead &&
+			(o.result != event.ResultPostponed || *o.after != test.want) {
 			t.Errorf("%s: %+v, want %v", test.name, o, test.want)
 		}
 	}
 }
 
-// A replay of an old letter has all its time again, whatever its origin is.
+// A replay of an old letter has all its time again, with any origin.
 func TestReplayExpiresByItself(t *testing.T) {
 	t.Parallel()
 	key := keys.Key{App: "pay", Module: "order", Type: "callback", ID: "1"}
@@ -63,11 +64,13 @@ func TestReplayExpiresByItself(t *testing.T) {
 	e := &Endpoint{Expire: 72 * time.Hour}
 	ev := event.Event{Key: key, Due: now, Attempt: 1, Replayed: now.Add(-time.Hour)}
 	ev.SetOrigin(now.Add(-30*24*time.Hour), 1)
-	if o := postpone(e, ev, held{wait: time.Second, circuit: true, why: "why"}, now); o.result != event.ResultPostponed || *o.after != 6*time.Minute {
+	if o := postpone(e, ev, held{wait: time.Second, circuit: true, why: "why"},
+		now); o.result != event.ResultPostponed || *o.after != 6*time.Minute {
 		t.Errorf("replayed an hour ago: %+v, want it put off for a tenth of that", o)
 	}
 	ev.Replayed = now.Add(-72 * time.Hour)
-	if o := postpone(e, ev, held{wait: time.Second, why: "why"}, now); o.result != event.ResultDead || !strings.Contains(o.text, "72h0m0s after its replay") {
+	if o := postpone(e, ev, held{wait: time.Second, why: "why"}, now); o.result != event.ResultDead ||
+		!strings.Contains(o.text, "72h0m0s after its replay") {
 		t.Errorf("replayed three days ago: %+v, want a dead letter", o)
 	}
 }
@@ -78,7 +81,8 @@ func TestExplain(t *testing.T) {
 		return &url.Error{Op: "Post", URL: "https://x/?token=s3cr3t", Err: &net.OpError{Op: "dial", Err: err}}
 	}
 	dialled := func(to string, err error) error {
-		return &url.Error{Op: "Post", URL: "https://x/?token=s3cr3t", Err: &net.OpError{Op: "dial", Addr: &net.TCPAddr{IP: net.ParseIP(to), Port: 443}, Err: err}}
+		return &url.Error{Op: "Post", URL: "https://x/?token=s3cr3t",
+			Err: &net.OpError{Op: "dial", Addr: &net.TCPAddr{IP: net.ParseIP(to), Port: 443}, Err: err}}
 	}
 	for _, test := range []struct {
 		err      error
@@ -94,7 +98,8 @@ func TestExplain(t *testing.T) {
 		{dialled("192.0.2.1", syscall.EADDRNOTAVAIL), false, returned, false}, // all ports to it are in use
 		{dialled("2001:db8::1", syscall.EADDRNOTAVAIL), false, failed, true},  // there is no IPv6 here
 		{dialled("2001:db8::1", syscall.EMFILE), false, returned, false},
-		{wrap(&net.DNSError{Err: "dial udp 127.0.0.53:53: socket: too many open files", Name: "x"}), false, returned, false},
+		{wrap(&net.DNSError{Err: "dial udp 127.0.0.53:53: socket: too many open files", Name: "x"}), false, returned,
+			false},
 		{wrap(&net.DNSError{Err: "no such host", Name: "x", IsNotFound: true}), false, failed, true},
 		{wrap(errors.New("context canceled")), true, cutShort, false},
 	} {
@@ -108,14 +113,15 @@ func TestExplain(t *testing.T) {
 	}
 }
 
-// Where what a host sends back is cut, no part of a secret is left.
+// A cut in a host's answer leaves no part of a secret.
 func TestSecretsAreHiddenWhereAnswersAreCut(t *testing.T) {
 	t.Parallel()
 	const secret = "0123456789abcdef0123456789abcdef"
 	e := &Endpoint{secrets: []string{secret}}
 	for before := shownAnswer - len(secret) - 2; before <= shownAnswer; before++ {
 		body := strings.Repeat("x", before) + secret + strings.Repeat("y", shownAnswer)
-		got := e.read(&http.Response{StatusCode: http.StatusBadRequest, Body: io.NopCloser(strings.NewReader(body))}, func() {})
+		got := e.read(&http.Response{StatusCode: http.StatusBadRequest, Body: io.NopCloser(strings.NewReader(body))},
+			func() {})
 		if strings.Contains(got, secret[:1]) || len(got) > shownAnswer || !strings.HasPrefix(got, body[:before]) {
 			t.Errorf("after %d bytes: %s", before, got[before-1:])
 		}

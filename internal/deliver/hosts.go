@@ -9,58 +9,58 @@ import (
 )
 
 const (
-	// slowAfter is from when on a call counts as slow: it holds a place that others could use.
+	// slowAfter is the duration after which a call counts as slow: it holds a place that others could use.
 	slowAfter = time.Second
-	// rateBurst is how much of a rate may be used at once.
+	// rateBurst is the part of a rate that may be used at once.
 	rateBurst = 100 * time.Millisecond
 	// leastWait is the shortest postponement: a round trip through Redis takes about as long.
 	leastWait = 100 * time.Millisecond
-	// slowShare is the part of a call's timeout for which a delivery waits at least whose host has a slow one, while places
-	// are scarce: an earlier one would find the place taken.
+	// slowShare divides a call's timeout: for that long a delivery waits, at least, while places are scarce and its
+	// host has a slow call. An earlier try would find the place taken.
 	slowShare = 2
-	// longestTurn bounds for how long a delivery waits for its turn at a host that is slow: by then it may be faster.
+	// longestTurn bounds a delivery's wait for its turn at a slow host: by then it may be faster.
 	longestTurn = 10 * time.Minute
-	// firstTook is how long a call to a host is thought to take before there was one.
+	// firstTook is the assumed duration of a host's first call.
 	firstTook = 200 * time.Millisecond
-	// openSpread is the part of an open circuit's length over which what waits for it comes back.
+	// openSpread divides an open circuit's length: over that time its deliveries come back.
 	openSpread = 5
-	// ageShare is the part of its age for which a delivery waits at least when a circuit is open.
+	// ageShare divides a delivery's age: for that long, at least, it waits for an open circuit.
 	ageShare = 10
 
-	// hostIdle is how long a host is remembered that nobody calls, and openIdle one whose circuit is open: longer than
-	// deliveries wait for it, up to a tenth of DefaultExpire.
+	// hostIdle is the time for which an uncalled host is remembered, and openIdle the time if its circuit is open:
+	// longer than the wait of deliveries, up to a tenth of DefaultExpire.
 	hostIdle = 10 * time.Minute
 	openIdle = 12 * time.Hour
-	// maxHosts is how many hosts are remembered before idle ones are forgotten sooner, and forgetTries how many are
-	// looked at then for each one that is added.
+	// maxHosts is the number of remembered hosts from which on idle ones are forgotten sooner, and forgetTries the
+	// number checked for each new host.
 	maxHosts    = 1 << 16
 	forgetTries = 16
 )
 
-// hosts is what this process knows of the hosts that it calls: their circuits, and how much they may be called. A host
-// is named host:port. All methods may be called concurrently.
+// hosts has the state of the hosts that this process calls: their circuits, and their limits. A host is named
+// host:port. All methods may be called concurrently.
 type hosts struct {
 	now       func() time.Time
-	onChange  func(host string, length time.Duration) // of a circuit: opened for so long, or closed
+	onChange  func(host string, length time.Duration) // called when a circuit opens for a length, or closes
 	mu        sync.Mutex
 	all       map[string]*host
 	openCount int
 }
 
-// host is one of them. hosts.mu guards it.
+// host is the state of one host. hosts.mu guards it.
 type host struct {
 	circuit  circuit
-	calls    int // under way
-	slow     int // of these, the slow ones
+	calls    int // running
+	slow     int // slow ones among them
 	known    standing
-	answered time.Time     // when it was last healthy
-	took     time.Duration // of a call, about
-	free     time.Time     // when the rate allows a call after which none is saved up
-	slot     time.Time     // when the last delivery comes back that was postponed for its turn
+	answered time.Time     // time of the last healthy answer
+	took     time.Duration // average duration of a call
+	free     time.Time     // the time up to which calls have used the rate
+	slot     time.Time     // the return of the last delivery postponed for its turn
 	used     time.Time
 }
 
-// held says that a host may not be called now, and when to try again.
+// held means that a host may not be called now. It has the reason, and the wait before the next try.
 type held struct {
 	wait    time.Duration
 	circuit bool // because its circuit is open
@@ -74,7 +74,7 @@ type call struct {
 	host    *host
 	seat    *seat
 	probe   bool
-	healthy time.Duration // an answer that comes sooner is soon
+	healthy time.Duration // a quicker answer counts as healthy
 	began   time.Time
 	slow    *time.Timer
 	isSlow  bool
@@ -84,15 +84,15 @@ func newHosts(onChange func(host string, length time.Duration)) *hosts {
 	return &hosts{now: time.Now, onChange: onChange, all: map[string]*host{}}
 }
 
-// openCircuits returns how many circuits are open.
+// openCircuits returns the number of open circuits.
 func (h *hosts) openCircuits() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.openCount
 }
 
-// begin notes a call of a host, or says why there can be none now: its circuit, its rate, its concurrency, or that places
-// are scarce and others need them more.
+// begin notes a call of a host. If the host may not be called now, begin returns why: its circuit, its rate, its
+// concurrency, or scarce places that other hosts need more.
 func (h *hosts) begin(name string, e *Endpoint, p *places) (*call, *held) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -104,13 +104,14 @@ func (h *hosts) begin(name string, e *Endpoint, p *places) (*call, *held) {
 	}
 	if x.calls >= e.Concurrency {
 		return nil, &held{x.turn(now, x.took/time.Duration(e.Concurrency), leastWait, longestTurn), false,
-			fmt.Sprintf("%d calls of %s are under way", x.calls, name)}
+			fmt.Sprintf("%d calls of %s are running", x.calls, name)}
 	}
 	var every time.Duration
 	if e.Rate > 0 {
 		every = time.Duration(float64(time.Second) / e.Rate)
 		if x.free.Sub(now) > rateBurst {
-			return nil, &held{x.turn(now, every, leastWait, math.MaxInt64), false, fmt.Sprintf("%s is called %g times a second already", name, e.Rate)}
+			return nil, &held{x.turn(now, every, leastWait, math.MaxInt64), false,
+				fmt.Sprintf("%s is called %g times a second already", name, e.Rate)}
 		}
 	}
 	seat, why := p.take(claim{x.known, x.answered, x.calls, x.slow}, now)
@@ -122,13 +123,14 @@ func (h *hosts) begin(name string, e *Endpoint, p *places) (*call, *held) {
 		x.free = latest(x.free, now).Add(every)
 	}
 	x.calls++
-	c := &call{hosts: h, name: name, host: x, seat: seat, probe: x.circuit.begin(), healthy: e.Timeout / slowShare, began: now}
+	c := &call{hosts: h, name: name, host: x, seat: seat, probe: x.circuit.begin(), healthy: e.Timeout / slowShare,
+		began: now}
 	c.slow = time.AfterFunc(slowAfter, c.noteSlow)
 	return c, nil
 }
 
-// patience returns for how long a delivery waits at least whose host was refused a place. One to a healthy host waits
-// for its share or a proof, which others' answers may bring soon.
+// patience returns the least wait of a delivery that got no place for a call. It is slowAfter for a healthy host,
+// because other calls' answers may make room by then, and half a timeout while places are scarce.
 func (x *host) patience(e *Endpoint, p *places) time.Duration {
 	switch {
 	case x.known == healthy && x.slow == 0:
@@ -139,17 +141,18 @@ func (x *host) patience(e *Endpoint, p *places) time.Duration {
 	return leastWait
 }
 
-// waits says for how long a host is not called because its circuit is open; nil if it may be.
+// waits returns the wait for a host with an open circuit; nil if it may be called.
 func (x *host) waits(name string, e *Endpoint, now time.Time) *held {
 	wait, ok := x.circuit.admit(now, e.Timeout)
 	if ok {
 		return nil
 	}
 	spread := rand.N(x.circuit.length/openSpread + 1)
-	return &held{max(wait, leastWait) + spread, true, fmt.Sprintf("the circuit of %s is open for %v", name, x.circuit.length)}
+	return &held{max(wait, leastWait) + spread, true, fmt.Sprintf("the circuit of %s is open for %v", name,
+		x.circuit.length)}
 }
 
-// openFor says for how long a host is not called because its circuit is open; nil if it may be.
+// openFor is waits for the host with a name.
 func (h *hosts) openFor(name string, e *Endpoint) *held {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -157,8 +160,8 @@ func (h *hosts) openFor(name string, e *Endpoint) *held {
 	return h.find(name, now).waits(name, e, now)
 }
 
-// turn returns how long to wait for the next turn: postponed deliveries come back one after the other, none sooner than
-// after least or later than after most.
+// turn returns the wait for the next turn: postponed deliveries come back one after the other, none sooner than after
+// least or later than after most.
 func (x *host) turn(now time.Time, every, least, most time.Duration) time.Duration {
 	wait := min(max(x.slot.Add(every).Sub(now), least), max(most, least))
 	x.slot = now.Add(wait)
@@ -177,15 +180,16 @@ func (c *call) noteSlow() {
 	c.hosts.mu.Lock()
 	defer c.hosts.mu.Unlock()
 	if c.slow == nil {
-		return // it has ended
+		return // the call has ended
 	}
 	c.isSlow = true
 	c.host.slow++
 	c.seat.noteSlow()
 }
 
-// end notes how a call ended: whether the host failed, or that nothing can be told. open tells whether the host's
-// circuit was open when the call ended or was closed only by it, so that what failed is not the delivery's fault.
+// end notes the end of a call. failed means that the host failed; nothing means that the call does not show whether the
+// host works. open reports whether the circuit was open, or was closed by this call: then a failure is not the
+// delivery's fault.
 func (c *call) end(failed, nothing bool) (open bool) {
 	h, x := c.hosts, c.host
 	h.mu.Lock()
@@ -226,7 +230,7 @@ func (h *hosts) noteChange(name string, before bool, now circuit) {
 	h.onChange(name, now.length)
 }
 
-// find returns a host, and begins to remember it.
+// find returns a host, and creates its state if needed.
 func (h *hosts) find(name string, now time.Time) *host {
 	if x := h.all[name]; x != nil {
 		return x
@@ -247,8 +251,8 @@ func (h *hosts) find(name string, now time.Time) *host {
 	return x
 }
 
-// idle tells whether a host may be forgotten: nobody has called it, or waits for its turn, for so long, openIdle where
-// its circuit is open.
+// idle reports whether a host may be forgotten: for a time, or for openIdle if its circuit is open, nobody has called
+// it and no delivery waits for its turn.
 func (x *host) idle(now time.Time, after time.Duration) bool {
 	if x.circuit.open() {
 		after = openIdle
@@ -256,7 +260,7 @@ func (x *host) idle(now time.Time, after time.Duration) bool {
 	return x.calls == 0 && now.Sub(latest(x.used, x.slot)) >= after
 }
 
-// forget forgets hosts that were idle for long. Call it every minute or so.
+// forget forgets idle hosts. Call it every minute or so.
 func (h *hosts) forget() {
 	h.mu.Lock()
 	defer h.mu.Unlock()

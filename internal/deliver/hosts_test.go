@@ -47,7 +47,7 @@ func TestHostConcurrency(t *testing.T) {
 	})
 }
 
-// A rate is kept over any second, and what is held back comes back in its turn, so that all of it gets through.
+// A rate is kept over any second, and postponed deliveries come back in their turn, so that all get through.
 func TestHostRate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -297,8 +297,8 @@ func TestStrangersNeverTakeAllPlaces(t *testing.T) {
 	})
 }
 
-// Hosts that answered until now die in one moment, more of them than there are places. One that lives, and is called all
-// the time, is not held up.
+// Hosts that answered until now die in one moment, more of them than there are places. One that lives, and is called
+// all the time, is not held up.
 func TestMoreHostsDieTogetherThanThereArePlaces(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

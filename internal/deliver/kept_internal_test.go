@@ -16,15 +16,15 @@ import (
 	"time"
 )
 
-// keeper is a host that answers the first call on its first connection, and keeps that connection. What it does with the next
-// call there is the test's.
+// keeper is a host that answers the first call on its first connection, and keeps that connection. The test decides
+// about the next call there.
 type keeper struct {
 	t        *testing.T
 	listener net.Listener
-	last     func(net.Conn) // what becomes of the first connection once it has been used
+	last     func(net.Conn) // the fate of the first connection after its use
 	reads    bool           // it reads the second call before
 	dropping chan struct{}  // has it end the first connection without a second call
-	later    func(net.Conn) // what becomes of a call on another connection; nil: it is answered
+	later    func(net.Conn) // the fate of a call on another connection; nil: it is answered
 
 	mu    sync.Mutex
 	calls int
@@ -74,8 +74,8 @@ func (k *keeper) hold(conn net.Conn, first bool) {
 	}
 }
 
-// A host that ends a kept connection costs no attempt: the call is made once more, over a new one. That holds whenever and
-// however it ends, as long as no byte of an answer has come.
+// A host that ends a kept connection costs no attempt: the call is made once more, over a new one. That holds whenever
+// and however it ends, as long as no byte of an answer has come.
 func TestKeptConnectionThatEnds(t *testing.T) {
 	t.Parallel()
 	closes := func(conn net.Conn) { _ = conn.Close() }
@@ -100,8 +100,10 @@ func TestKeptConnectionThatEnds(t *testing.T) {
 	}{
 		{name: "closed while idle", last: closes, want: 2},
 		{name: "reset while idle", last: resets, want: 2},
-		{name: "closed with 408 while idle", last: says("HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n"), want: 2},
-		{name: "none: an answer in lower case", reads: true, last: says("http/1.1 200 ok\r\ncontent-length: 2\r\n\r\nok"), want: 2},
+		{name: "closed with 408 while idle", last: says("HTTP/1.1 408 Request Timeout\r\nConnection: close\r\n\r\n"),
+			want: 2},
+		{name: "none: an answer in lower case", reads: true,
+			last: says("http/1.1 200 ok\r\ncontent-length: 2\r\n\r\nok"), want: 2},
 		{name: "closed after the call was read", reads: true, last: closes, want: 3},
 		{name: "reset after the call was read", reads: true, last: resets, want: 3},
 		{name: "TLS, closed while idle", secure: true, last: closes, want: 2},
@@ -168,7 +170,7 @@ func TestKeptConnectionThatEnds(t *testing.T) {
 	}
 }
 
-// told is a connection that tells when it was closed here.
+// told is a connection that signals its close here.
 type told struct {
 	net.Conn
 

@@ -16,23 +16,23 @@ import (
 )
 
 const (
-	// logPatience is how long writing a record is tried while NATS is there: a log that does not work may not stop
-	// deliveries for good. Until the next one is written, each is tried once then, since it holds the place of a call
-	// meanwhile. While NATS is away nothing can go on anyway.
+	// logPatience bounds the tries of writing a record while NATS is connected: a broken log must not stop deliveries
+	// for good. Once it is used up, each record gets a single try, until one is written, because a try holds a place
+	// for a call. While NATS is away nothing can go on anyway.
 	logPatience = 30 * time.Second
-	// logAtLast is how long it is tried once timerd deliver stops.
+	// logAtLast bounds the tries while timerd deliver stops.
 	logAtLast = 500 * time.Millisecond
-	logTry    = 10 * time.Second // a shorter one would add to the load of a NATS that is slow
+	logTry    = 10 * time.Second // a shorter one would add to the load of a slow NATS
 	logPause  = time.Second      // between two tries at most
 )
 
-// patience is for how long a record is tried to be written. It is not safe for concurrent use.
+// patience is the time for writing a record. It is not safe for concurrent use.
 type patience struct{ whole, left time.Duration }
 
 func newPatience(whole time.Duration) *patience { return &patience{whole: whole, left: whole} }
 
-// failed takes in a try that failed, with the pause before it, and tells whether there is to be another. While NATS is away
-// patience does not run out. Nor does it while the process stands still: a try counts for no longer than one can take.
+// failed notes a failed try, with the pause before it, and reports whether to try again. Time without a connection to
+// NATS does not count, nor time in which the process stood still: a try counts for no longer than its limit.
 func (p *patience) failed(took time.Duration, away bool) (again bool) {
 	if away {
 		p.left = p.whole
@@ -42,12 +42,12 @@ func (p *patience) failed(took time.Duration, away bool) (again bool) {
 	return p.left > 0
 }
 
-// log writes a record and waits until it is stored. The event is not settled before that, so a process that dies leaves
-// a call unlogged only if the event is delivered again.
+// log writes a record and waits until it is stored. The event is settled only after that: if a process dies before, the
+// call is not logged, but the event is delivered again.
 func (d *Deliverer) log(ctx context.Context, k keys.Key, r event.Delivery) {
 	data, err := json.Marshal(r)
 	if err != nil {
-		return // cannot happen: it has texts, numbers and a time
+		return // cannot happen: r has texts, numbers and a time
 	}
 	message := &nats.Msg{
 		Subject: d.Names.Subject(k, keys.Delivery),
@@ -66,10 +66,12 @@ func (d *Deliverer) log(ctx context.Context, k keys.Key, r event.Delivery) {
 			d.logFails.Store(false)
 			return
 		}
-		away := !conn.IsConnected() || conn.Stats().Reconnects != reconnects // then the try itself may have been lost
+		// in this case the record itself may be lost
+		away := !conn.IsConnected() || conn.Stats().Reconnects != reconnects
 		again := patience.failed(time.Since(began), away) && (away || !d.logFails.Load()) && !conn.IsClosed()
 		began = time.Now()
-		if !again || !backoff.Sleep(whole, backoff.Policy{First: 50 * time.Millisecond, Longest: logPause}.Delay(failures)) {
+		if !again || !backoff.Sleep(whole, backoff.Policy{First: 50 * time.Millisecond,
+			Longest: logPause}.Delay(failures)) {
 			d.logFails.Store(true)
 			d.OnUnlogged()
 			d.Logger.Error("delivery was not logged", "id", r.ID, "result", string(r.Result), "err", err)
@@ -78,8 +80,8 @@ func (d *Deliverer) log(ctx context.Context, k keys.Key, r event.Delivery) {
 	}
 }
 
-// store tries to store a record once. A new connection ends the try: the record or its acknowledgement may have gone with the old one,
-// and the stream drops a second copy by its id.
+// store tries to store a record once. A new connection ends the try: the record or its acknowledgement may have gone
+// with the old one, and the stream drops a second copy by its id.
 func (d *Deliverer) store(ctx context.Context, record *nats.Msg) error {
 	try, end := context.WithTimeout(ctx, d.logTry)
 	defer end()

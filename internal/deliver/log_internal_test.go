@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestPatience(t *testing.T) {
+func TestPatienceOfTheLog(t *testing.T) {
 	type try struct {
 		took time.Duration
 		away bool

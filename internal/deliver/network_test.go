@@ -37,7 +37,8 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 		http.Redirect(w, q, inside.URL, http.StatusTemporaryRedirect)
 	})
 	r.deliver(parse(t, to(outside.URL)))
-	if got := r.deliverOne("1", "{}"); got.Result != event.ResultRetry || got.Status != 307 || len(inside.requests()) != 0 {
+	if got := r.deliverOne("1", "{}"); got.Result != event.ResultRetry || got.Status != 307 ||
+		len(inside.requests()) != 0 {
 		t.Errorf("%+v, %d requests inside", got, len(inside.requests()))
 	}
 }
@@ -72,7 +73,8 @@ endpoints:
 `, v.URL, local, other, local, authority.File, v.URL, local, authority.File)))
 	r.publish(fired("pay:order:system:unknown", []byte("{}")), fired("pay:order:name:other", []byte("{}")))
 	for id, record := range r.records(2) {
-		if record[0].Result != event.ResultRetry || record[0].Status != 0 || !strings.Contains(record[0].Error, "certificate") {
+		if record[0].Result != event.ResultRetry || record[0].Status != 0 ||
+			!strings.Contains(record[0].Error, "certificate") {
 			t.Errorf("%s: %+v", id, record)
 		}
 	}
@@ -100,13 +102,14 @@ func TestConnectionsAreReused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	var connections atomic.Int64
-	v := receive(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, strings.Repeat("x", 10_000)) }, func(s *httptest.Server) {
-		s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
-			if state == http.StateNew {
-				connections.Add(1)
+	v := receive(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, strings.Repeat("x", 10_000)) },
+		func(s *httptest.Server) {
+			s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+				if state == http.StateNew {
+					connections.Add(1)
+				}
 			}
-		}
-	})
+		})
 	r.deliver(parse(t, to(v.URL, "concurrency: 1")))
 	for i := range 10 {
 		if got := r.deliverOne(fmt.Sprint(i), "{}"); got.Result != event.ResultDelivered {
@@ -217,8 +220,10 @@ func TestHostileAnswers(t *testing.T) {
 		result event.Result
 		status int
 	}{
-		"/endless": {"delivered", 200}, "/endless-error": {"retry", 500}, "/slow": {"delivered", 200}, "/slow-error": {"retry", 500},
-		"/headers": {"retry", 0}, "/bomb": {"retry", 500}, "/bytes": {"retry", 500}, "/length": {"delivered", 200}, "": {"retry", 0},
+		"/endless": {"delivered", 200}, "/endless-error": {"retry", 500}, "/slow": {"delivered", 200},
+		"/slow-error": {"retry", 500},
+		"/headers":    {"retry", 0}, "/bomb": {"retry", 500}, "/bytes": {"retry", 500}, "/length": {"delivered", 200},
+		"": {"retry", 0},
 	} {
 		address := v.URL + path
 		if path == "" {
@@ -226,15 +231,16 @@ func TestHostileAnswers(t *testing.T) {
 		}
 		watch := testenv.StartStopwatch()
 		got := r.deliverOne(strings.Trim(path, "/")+"x", urlPayload(address))
-		if got.Result != want.result || got.Status != want.status || len(got.Error) > 1100 || strings.ContainsAny(got.Error, "\x00\x1b\r\n") {
+		if got.Result != want.result || got.Status != want.status || len(got.Error) > 1100 ||
+			strings.ContainsAny(got.Error, "\x00\x1b\r\n") {
 			t.Errorf("%s: %+v", path, got)
 		}
 		watch.AtMost(t, 2*time.Second+patience/6, path)
 	}
 }
 
-// Calls go through a proxy where one is set, which looks names up; addresses in the URL are guarded all the same, and the
-// proxy itself cannot be named as a receiver.
+// Calls go through a proxy where one is set, which looks names up; addresses in the URL are guarded all the same, and
+// the proxy itself cannot be named as a receiver.
 func TestProxy(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -275,27 +281,31 @@ func TestProxy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.deliver(parse(t, "endpoints: [{match: pay, url: '{data.url}', ports: any, ca: '"+authority.File+"'}]"), func(d *deliver.Deliverer) {
-		d.Proxy = func(q *http.Request) (*url.URL, error) {
-			if q.URL.Scheme == "https" {
-				return at, nil
+	r.deliver(parse(t, "endpoints: [{match: pay, url: '{data.url}', ports: any, ca: '"+authority.File+"'}]"),
+		func(d *deliver.Deliverer) {
+			d.Proxy = func(q *http.Request) (*url.URL, error) {
+				if q.URL.Scheme == "https" {
+					return at, nil
+				}
+				return nil, nil
 			}
-			return nil, nil
-		}
-	})
-	if got := r.deliverOne("named", urlPayload("https://merchant.example/x")); got.Result != event.ResultDelivered || *asked.Load() != "merchant.example:443" {
+		})
+	if got := r.deliverOne("named", urlPayload("https://merchant.example/x")); got.Result != event.ResultDelivered ||
+		*asked.Load() != "merchant.example:443" {
 		t.Errorf("%+v, asked for %s", got, *asked.Load())
 	}
 	asked.Store(nil)
-	for i, address := range []string{"https://169.254.169.254/", "https://[::1]/", "https://[::ffff:10.0.0.1]/", proxy.URL} {
-		if got := r.deliverOne(fmt.Sprint(i), urlPayload(address)); got.Result != event.ResultDead || asked.Load() != nil {
+	for i, address := range []string{"https://169.254.169.254/", "https://[::1]/", "https://[::ffff:10.0.0.1]/",
+		proxy.URL} {
+		if got := r.deliverOne(fmt.Sprint(i), urlPayload(address)); got.Result != event.ResultDead ||
+			asked.Load() != nil {
 			t.Errorf("%s: %+v", address, got)
 		}
 	}
 }
 
-// A host that says it switches protocols has the connection to itself, which no timeout of the call ends. It cannot keep
-// the place of the call, nor the connection.
+// A host that says it switches protocols has the connection to itself, which no timeout of the call ends. It cannot
+// keep the place of the call, nor the connection.
 func TestSwitchedProtocolsEnd(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -19,7 +19,9 @@ const (
 )
 
 func variables(name string) (string, bool) {
-	value, ok := map[string]string{"A": secretA, "B": secretB + "\n", "TOKEN": "Bearer t0ps3cret", "EMPTY": "", "SHORT": "whsec_c2hvcnQ=", "LONG": "whsec_" + strings.Repeat("A", 88), "BYTES23": "whsec_" + strings.Repeat("A", 31) + "=", "TEXT": "no base64!"}[name]
+	value, ok := map[string]string{"A": secretA, "B": secretB + "\n", "TOKEN": "Bearer t0ps3cret", "EMPTY": "",
+		"SHORT": "whsec_c2hvcnQ=", "LONG": "whsec_" + strings.Repeat("A", 88), "BYTES23": "whsec_" +
+			strings.Repeat("A", 31) + "=", "TEXT": "no base64!"}[name]
 	return value, ok
 }
 
@@ -63,25 +65,32 @@ endpoints:
     url: "{data.notify.url} "
 `)
 	first, second := config.Endpoints[0], config.Endpoints[1]
-	if first.Match != (keys.Namespace{App: "pay", Module: "order", Type: "callback"}) || first.To() != "https://hooks.example.com" ||
-		first.Timeout != 3*time.Second || first.Concurrency != 7 || first.Rate != 1.5 || first.Headers.Get("Authorization") != "Bearer t0ps3cret" ||
-		first.Body != deliver.BodyData || !first.Signs() || first.Expire != 24*time.Hour || len(first.AllowPrivate) != 2 || first.AllowPrivate[0].String() != "10.0.0.0/8" ||
-		first.AllowPrivate[1].String() != "fd00::1/128" || first.Deny[0].String() != "10.1.0.0/16" || !slices.Equal(first.Ports, []uint16{443, 8443}) {
+	if first.Match != (keys.Namespace{App: "pay", Module: "order", Type: "callback"}) ||
+		first.To() != "https://hooks.example.com" ||
+		first.Timeout != 3*time.Second || first.Concurrency != 7 || first.Rate != 1.5 ||
+		first.Headers.Get("Authorization") != "Bearer t0ps3cret" ||
+		first.Body != deliver.BodyData || !first.Signs() || first.Expire != 24*time.Hour ||
+		len(first.AllowPrivate) != 2 || first.AllowPrivate[0].String() != "10.0.0.0/8" ||
+		first.AllowPrivate[1].String() != "fd00::1/128" || first.Deny[0].String() != "10.1.0.0/16" ||
+		!slices.Equal(first.Ports, []uint16{443, 8443}) {
 		t.Errorf("first endpoint %+v", first)
 	}
-	if config.Group != "shop" || !config.Start.At.Equal(time.Date(2026, 11, 20, 9, 0, 0, 0, time.UTC)) || config.File.Version != 7 || len(config.File.Sum) != 64 {
+	if config.Group != "shop" || !config.Start.At.Equal(time.Date(2026, 11, 20, 9, 0, 0, 0, time.UTC)) ||
+		config.File.Version != 7 || len(config.File.Sum) != 64 {
 		t.Errorf("%+v", config)
 	}
-	if other := parse(t, "endpoints: [{match: a, url: 'https://x'}]"); other.Group != "deliver" || other.Start != (deliver.Start{}) || other.File.Version != 0 || other.File.Sum == config.File.Sum {
+	if other := parse(t, "endpoints: [{match: a, url: 'https://x'}]"); other.Group != "deliver" ||
+		other.Start != (deliver.Start{}) || other.File.Version != 0 || other.File.Sum == config.File.Sum {
 		t.Errorf("%+v", other)
 	}
-	if second.URL != "" || second.To() != "{data.notify.url}" || second.Timeout != 15*time.Second || second.Concurrency != 64 || second.Rate != 0 ||
+	if second.URL != "" || second.To() != "{data.notify.url}" || second.Timeout != 15*time.Second ||
+		second.Concurrency != 64 || second.Rate != 0 ||
 		second.Body != deliver.BodyEvent || second.Signs() || second.Expire != 72*time.Hour {
 		t.Errorf("second endpoint %+v", second)
 	}
 }
 
-// Every fault is told at once, with its line, and no secret is.
+// All faults are reported at once, with their lines, and no secret.
 func TestParseFaults(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -94,14 +103,21 @@ func TestParseFaults(t *testing.T) {
 		{"endpoints: []", []string{"at least one entry"}},
 		{"endpoints: [", []string{"line 2: not YAML"}},
 		{"- a", []string{"line 1: want a list endpoints:, got a list"}},
-		{"other: 1\nendpoints: [{match: a, url: 'http://b'}]", []string{`line 1: "other": unknown field: want endpoints, group, start, version`}},
+		{"other: 1\nendpoints: [{match: a, url: 'http://b'}]",
+			[]string{`line 1: "other": unknown field: want endpoints, group, start, version`}},
 		{"endpoints: [text]", []string{`line 1: want an endpoint with match and url, got "text"`}},
-		{"endpoints:\n- secret: a", []string{`line 2: "secret": unknown field: want match, url,`, "line 2: match is missing", "line 2: url is missing"}},
-		{"endpoints:\n- match: 'a:b:c:d'\n  match: a\n  url: https://x", []string{"line 2: match: namespace", "line 3: match: line 2 has it too"}},
-		{"endpoints:\n- match: shop order\n  url: https://x", []string{"line 2: match: namespace \"shop order\": a blank stands in no namespace: leave it out (commas divide a list); if keys hold it, write shop%20order"}},
-		{"endpoints:\n- {match: a, url: 'https://x'}\n- {match: 'a:b', url: 'https://y'}", []string{"line 3: match: a:b is covered by a, which is before it"}},
+		{"endpoints:\n- secret: a", []string{`line 2: "secret": unknown field: want match, url,`,
+			"line 2: match is missing", "line 2: url is missing"}},
+		{"endpoints:\n- match: 'a:b:c:d'\n  match: a\n  url: https://x",
+			[]string{"line 2: match: namespace", "line 3: match: line 2 has it too"}},
+		{"endpoints:\n- match: shop order\n  url: https://x",
+			[]string{"line 2: match: namespace \"shop order\": a blank is not allowed: leave it out (commas " +
+				"divide a list); if keys have it, write shop%20order"}},
+		{"endpoints:\n- {match: a, url: 'https://x'}\n- {match: 'a:b', url: 'https://y'}",
+			[]string{"line 3: match: a:b is covered by the earlier a"}},
 		{
-			"endpoints:\n- match: a\n  url: ftp://user:s3cr3t@x\n  timeout: 10\n  concurrency: 0\n  rate: 100\n  body: json\n  expire: never\n  ca: /nowhere",
+			"endpoints:\n- match: a\n  url: ftp://user:s3cr3t@x\n  timeout: 10\n  concurrency: 0\n  rate: 100\n  " +
+				"body: json\n  expire: never\n  ca: /nowhere",
 			[]string{
 				"line 4: timeout:", "line 5: concurrency:", "line 6: rate:",
 				"line 7: body:", "line 8: expire:", "line 9: ca: open /nowhere",
@@ -111,42 +127,56 @@ func TestParseFaults(t *testing.T) {
 		{"endpoints: [{match: a, url: 'https://user:s3cr3t@x/'}]", []string{"url: bad URL: it holds a user"}},
 		{"endpoints: [{match: a, url: 'https://x/{data.a}'}]", []string{"want a URL, or {data.NAME} alone"}},
 		{"endpoints: [{match: a, url: '{data.a..b}'}]", []string{"with no name empty"}},
-		{"endpoints:\n- {match: 'a:b:c:d', url: 'https://x'}\n- {match: 'a:', url: 'https://x'}\n- {match: a, url: 'https://x'}", []string{"line 2: match: namespace", "line 3: match: namespace"}},
-		{"endpoints:\n- {match: '*', url: 'https://x'}\n- {match: 'a:', url: 'https://x'}", []string{"line 3: match: namespace"}},
-		{"endpoints: [{match: a, url: '{data.a}', hosts: ['a:80'], headers: {Authorization: env:TOKEN}}]", []string{`number 1: "a:80"`}},
-		{"endpoints: [{match: a, url: 'https://x y/'}]", []string{"url: bad URL: it cannot be read"}},
-		{"endpoints: [{match: a, url: 'https://x:0'}]", []string{"its port is not one"}},
-		{"endpoints: [{match: a, url: 'https://bücher.example'}]", []string{"is no host"}},
+		{"endpoints:\n- {match: 'a:b:c:d', url: 'https://x'}\n- {match: 'a:', url: 'https://x'}\n- {match: a, url: " +
+			"'https://x'}", []string{"line 2: match: namespace", "line 3: match: namespace"}},
+		{"endpoints:\n- {match: '*', url: 'https://x'}\n- {match: 'a:', url: 'https://x'}",
+			[]string{"line 3: match: namespace"}},
+		{"endpoints: [{match: a, url: '{data.a}', hosts: ['a:80'], headers: {Authorization: env:TOKEN}}]",
+			[]string{`number 1: "a:80"`}},
+		{"endpoints: [{match: a, url: 'https://x y/'}]", []string{"url: bad URL: it is malformed"}},
+		{"endpoints: [{match: a, url: 'https://x:0'}]", []string{"its port is not from 1"}},
+		{"endpoints: [{match: a, url: 'https://bücher.example'}]", []string{"is not a host"}},
 		{
-			"endpoints:\n- match: a\n  url: https://x\n  secrets: [whsec_s3cr3ts3cr3ts3cr3ts3cr3t, env:NONE, env:EMPTY, env:SHORT, env:TEXT, file:/nowhere, {a: s3cr3t}]",
+			"endpoints:\n- match: a\n  url: https://x\n  secrets: [whsec_s3cr3ts3cr3ts3cr3ts3cr3t, env:NONE, " +
+				"env:EMPTY, env:SHORT, env:TEXT, file:/nowhere, {a: s3cr3t}]",
 			[]string{
-				"number 1: want env:NAME or file:PATH", "number 2: the environment variable NONE is not set", "number 3: the environment variable EMPTY",
-				"number 4: env:SHORT: want whsec_ and 24 to 64 bytes", "number 5: env:TEXT: want whsec_", "number 6: open /nowhere", "number 7: want one value",
+				"number 1: want env:NAME or file:PATH", "number 2: the environment variable NONE is not set",
+				"number 3: the environment variable EMPTY",
+				"number 4: env:SHORT: want whsec_ and 24 to 64 bytes", "number 5: env:TEXT: want whsec_",
+				"number 6: open /nowhere", "number 7: want one value",
 			},
 		},
 		{"endpoints: [{match: a, url: 'https://x', secrets: whsec_s3cr3t}]", []string{"secrets: want a list"}},
 		{
-			"endpoints:\n- match: a\n  url: https://x\n  headers: {Webhook-Id: 1, 'a b': c, X: \"s3cr3t\\n\", Y: env:NONE, host: h}",
-			[]string{"Webhook-Id is set by timerd", `"a b" is no name of a header`, "X: want printable ASCII", "Y: the environment variable NONE", "Host is set by timerd"},
+			"endpoints:\n- match: a\n  url: https://x\n  headers: {Webhook-Id: 1, 'a b': c, X: \"s3cr3t\\n\", Y: " +
+				"env:NONE, host: h}",
+			[]string{"Webhook-Id is set by timerd", `"a b" is not a header name`, "X: want printable ASCII",
+				"Y: the environment variable NONE", "Host is set by timerd"},
 		},
 		{"endpoints: [{match: a, url: 'https://x', headers: s3cr3t}]", []string{"headers: want names and values"}},
-		{"endpoints: [{match: a, url: 'https://x', hosts: ['a:80', 'a*', '', '*.'], allow_private: [ten], schemes: [ws]}]", []string{
-			`number 1: "a:80": want a host without a port`, `number 2: "a*"`, `number 3: ""`, `number 4: "*."`, `number 1: "ten": want addresses`, `number 1: "ws": want http or https`,
+		{"endpoints: [{match: a, url: 'https://x', hosts: ['a:80', 'a*', '', '*.'], allow_private: [ten], schemes: " +
+			"[ws]}]", []string{
+			`number 1: "a:80": want a host without a port`, `number 2: "a*"`, `number 3: ""`, `number 4: "*."`,
+			`number 1: "ten": want addresses`, `number 1: "ws": want http or https`,
 		}},
 		{"endpoints: [{match: a, url: 'https://x', ports: [0, 70000, b], deny: [ten]}]", []string{
 			`number 1: "0": want a port`, `number 2: "70000"`, `number 3: "b"`, `number 1: "ten": want addresses`,
 		}},
 		{"endpoints: [{match: a, url: 'https://x', ports: some}]", []string{"ports: want a list"}},
-		{"endpoints: [{match: a, url: 'https://x:444', ports: [443]}]", []string{"its port is 444, which ports: does not name"}},
-		{"endpoints: [{match: a, url: 'https://x', secrets: [env:LONG, env:BYTES23]}]", []string{"number 1: env:LONG: want whsec_ and 24 to 64 bytes", "number 2: env:BYTES23"}},
+		{"endpoints: [{match: a, url: 'https://x:444', ports: [443]}]", []string{"its port 444 is not in ports:"}},
+		{"endpoints: [{match: a, url: 'https://x', secrets: [env:LONG, env:BYTES23]}]",
+			[]string{"number 1: env:LONG: want whsec_ and 24 to 64 bytes", "number 2: env:BYTES23"}},
 		{"endpoints: [{match: a, url: '{data.a}', headers: {Authorization: env:TOKEN, X: env:A, Y: open}}]", []string{
 			"headers: Authorization, X would reach any host that a payload names: list the allowed hosts in hosts:",
 		}},
 		{"group: a b\nstart: soon\nversion: -1\nendpoints: [{match: a, url: 'https://x'}]", []string{
-			`line 1: group: "a b": want a name`, `line 2: start: "soon": want all, now, or a time`, `line 3: version: "-1": want a whole number from 1 on`,
+			`line 1: group: "a b": want a name`, `line 2: start: "soon": want all, now, or a time`,
+			`line 3: version: "-1": want a whole number from 1 on`,
 		}},
-		{"endpoints: [{match: a, url: 'https://x'}]\ngroup: [a]\ngroup: b", []string{"line 2: group: want one value, got a list", "line 3: group: line 2 has it too"}},
-		{"endpoints: [{match: a, url: 'https://x', hosts: [y]}]", []string{`the host "x" is not among the allowed ones`}},
+		{"endpoints: [{match: a, url: 'https://x'}]\ngroup: [a]\ngroup: b",
+			[]string{"line 2: group: want one value, got a list", "line 3: group: line 2 has it too"}},
+		{"endpoints: [{match: a, url: 'https://x', hosts: [y]}]",
+			[]string{`the host "x" is not among the allowed ones`}},
 	} {
 		_, faults := deliver.Parse([]byte(test.text), variables)
 		var lines []string
@@ -169,7 +199,8 @@ func TestParseFaults(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	f.Add("endpoints: [{match: a, url: 'https://x', secrets: [env:A], headers: {X: env:TOKEN}, allow_private: [10.0.0.0/8], hosts: ['*.x']}]")
+	f.Add("endpoints: [{match: a, url: 'https://x', secrets: [env:A], headers: {X: env:TOKEN}, allow_private: " +
+		"[10.0.0.0/8], hosts: ['*.x']}]")
 	f.Add("endpoints:\n- &a {match: a, url: '{data.a}'}\n- *a\n- match: [")
 	f.Fuzz(func(t *testing.T, text string) {
 		config, faults := deliver.Parse([]byte(text), variables)

@@ -9,43 +9,41 @@ import (
 type standing int
 
 const (
-	unknown   standing = iota // it was never called, or is forgotten
+	unknown   standing = iota // never called, or forgotten
 	failing                   // the last call failed, or took long
 	healthy                   // the last call was answered within a slowShare of its timeout
-	standings                 // how many there are
+	standings                 // the number of standings
 )
 
 const (
-	// Of all places, hosts whose last call failed may have a quarter, and these and unknown ones a half. Healthy ones
-	// may die too, and leave the last eighth.
+	// Shares of all places: hosts whose last call failed get at most a quarter, and these with unknown hosts a half.
+	// Healthy hosts may die too, so they leave the last eighth.
 	failingShare  = 4
 	unprovenShare = 2
 	provedShare   = 8
-	// scarceShare is the part of the places from which on they are scarce. Of the last lastShare a host may have but
-	// freeShare of what is free, and leastShare in any case.
+	// scarceShare is the part of the places beyond which they are scarce. In the last lastShare a host gets only
+	// freeShare of the free places, but always leastShare.
 	scarceShare = 2
 	lastShare   = 4
 	freeShare   = 8
 	leastShare  = 2
-	// healthySlow is how many slow calls a healthy host may have while places are scarce: any call is slow now and
-	// then.
+	// healthySlow is the number of slow calls that a healthy host may have while places are scarce: any call is slow
+	// now and then.
 	healthySlow = 2
 )
 
-// places are the calls that a process may have under way at a time. A host that does not answer takes no place that one
-// needs that does, however many such hosts there are and whenever they are called:
+// places are the simultaneous calls of a process. Silent hosts never take a place that an answering host needs, however
+// many silent hosts there are and whenever they are called:
 //
-//   - Hosts that are not known to be alive have half of the places at most, at all times, and of these those that failed
-//     a half.
-//   - Hosts that were alive may die together. The last eighth is for hosts that have answered since half of the places
-//     were taken.
-//   - Of the last quarter a host may have but a part of what is left.
-//   - Once half of all places are with slow calls, a host that has such calls gets no more.
+//   - Hosts not known to be alive always have at most half of the places, and failed ones a half of these.
+//   - Living hosts may die together. The last eighth is for hosts that answered after half of the places were taken.
+//   - In the last quarter a host gets only a part of the free places.
+//   - Once slow calls take half of all places, a host with slow calls gets no more.
 //
-// The methods may be called concurrently.
+// Its methods may be called concurrently.
 type places struct {
 	most int
-	free bool // all calls are of one host: there is nobody to be fair to
+	free bool // all calls go to one host: no fairness is needed
 
 	mu      sync.Mutex
 	taken   int
@@ -54,22 +52,22 @@ type places struct {
 	crowded time.Time // since when half of all places are taken
 }
 
-// seat is a place that was taken.
+// seat is a taken place.
 type seat struct {
 	places   *places
 	standing standing
 	slow     bool
 }
 
-// claim is the standing and the calls of a host that wants a place.
+// claim has the standing and the calls of a host that needs a place.
 type claim struct {
 	standing standing
-	answered time.Time // when it was last healthy
-	calls    int       // that it has under way
-	slow     int       // of these
+	answered time.Time // time of the last healthy answer
+	calls    int       // running
+	slow     int       // slow ones among them
 }
 
-// take takes a place for a call, or says why the host may not have one now.
+// take takes a place for a call, or returns the reason why the host may not have one now.
 func (p *places) take(c claim, now time.Time) (s *seat, why string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -86,7 +84,7 @@ func (p *places) take(c claim, now time.Time) (s *seat, why string) {
 	return &seat{places: p, standing: c.standing}, ""
 }
 
-// refuses says why a host may not have one more place, "" if it may.
+// refuses returns the reason why a host may not have one more place, "" if it may have one.
 func (p *places) refuses(c claim) string {
 	unproven := p.by[unknown] + p.by[failing]
 	switch left := p.most - p.taken; {
@@ -98,7 +96,8 @@ func (p *places) refuses(c claim) string {
 		return "has not answered before"
 	case p.taken < p.most/scarceShare:
 		return ""
-	case p.slow >= p.most/scarceShare && (c.slow >= healthySlow || c.slow > 0 && c.standing != healthy || c.standing == failing && c.calls > 0):
+	case p.slow >= p.most/scarceShare && (c.slow >= healthySlow || c.slow > 0 && c.standing != healthy ||
+		c.standing == failing && c.calls > 0):
 		return "is slow"
 	case left <= p.most/provedShare && !c.answered.After(p.crowded):
 		return "has not answered lately"

@@ -5,17 +5,18 @@ import (
 	"time"
 )
 
-// reliefEvery is how often idle connections are given up at most. A call that finds no descriptor left gives up those of
-// all endpoints, and with each time they all have to be made anew.
+// reliefEvery is the least interval between closings of idle connections. A call without a free descriptor closes the
+// idle connections of all endpoints, which must then be made again.
 const reliefEvery = 5 * time.Second
 
-// relief gives up idle connections, however many calls ask for that at once. The zero value is ready.
+// relief closes idle connections. If many calls ask for that at the same time, it does so once. The zero value is
+// ready.
 type relief struct {
 	mu   sync.Mutex
 	last time.Time
 }
 
-// give calls closeIdle, unless that was done lately.
+// give calls closeIdle, unless it was called within reliefEvery.
 func (r *relief) give(closeIdle func()) {
 	r.mu.Lock()
 	now := time.Now()

@@ -17,7 +17,7 @@ import (
 	"github.com/timerd-io/timerd/event"
 )
 
-// content returns what an endpoint is sent of an event, and its content type. The error says why there is nothing.
+// content returns the body of a call, and its content type. The error is the reason why there is none.
 func (e *Endpoint) content(ev event.Event) (body []byte, contentType string, err error) {
 	if e.Body == BodyEvent {
 		return ev.AppendJSON(nil), event.ContentType, nil
@@ -28,7 +28,8 @@ func (e *Endpoint) content(ev event.Event) (body []byte, contentType string, err
 	return ev.Data, cmp.Or(ev.ContentType, event.DataContentType(ev.Data)), nil
 }
 
-// request returns a signed call. Standard Webhooks wants the time of the attempt in it, so each attempt is signed anew.
+// request returns a signed call. By Standard Webhooks the signature covers the time of the attempt, so each attempt has
+// its own.
 func (e *Endpoint) request(ctx context.Context, to target, ev event.Event, now time.Time) (*http.Request, error) {
 	body, contentType, err := e.content(ev)
 	if err != nil {

@@ -10,12 +10,12 @@ import (
 // maxRetryAfter bounds the wait that a host may ask for.
 const maxRetryAfter = 24 * time.Hour
 
-// retryAfter reads the header Retry-After, and reports whether it asks for a wait. The wait is in whole seconds, rounded up, and
-// at most maxRetryAfter. Of several values, in one line or in more, the longest counts. A date is by the host's clock, so it is
-// compared with the answer's own Date if there is one.
+// retryAfter reads the header Retry-After, and reports whether it asks for a wait. The wait is in whole seconds,
+// rounded up, and at most maxRetryAfter. Of several values, in one line or in more, the longest counts. A date is by
+// the host's clock, so it is compared with the answer's own Date if there is one.
 //
-// Servers write more than RFC 9110 allows: fractions of a second, a value that a proxy has doubled, other time zones. A value
-// that is not understood would bring the next call far too early.
+// Servers write more than RFC 9110 allows: fractions of a second, values doubled by a proxy, other time zones. Ignoring
+// such a value would bring the next call far too early.
 func retryAfter(h http.Header, now time.Time) (time.Duration, bool) {
 	for piece := range strings.SplitSeq(h.Get("Date"), ",") {
 		if date, ok := parseDate(piece); ok {
@@ -24,7 +24,7 @@ func retryAfter(h http.Header, now time.Time) (time.Duration, bool) {
 	}
 	var longest time.Duration
 	for _, line := range h.Values("Retry-After") {
-		for piece := range strings.SplitSeq(line, ",") { // the day of the week, before the comma of a date, says nothing
+		for piece := range strings.SplitSeq(line, ",") { // the day of the week, before a date's comma, is ignored
 			longest = max(longest, parseWait(strings.Trim(piece, " \t\"'"), now))
 		}
 	}
@@ -32,9 +32,10 @@ func retryAfter(h http.Header, now time.Time) (time.Duration, bool) {
 }
 
 // parseWait reads one value of Retry-After: seconds, a duration such as 90s, or a date without the day of the week. It
-// returns 0 for anything else, and for no wait.
+// returns 0 for anything else, and for an empty value.
 func parseWait(text string, now time.Time) time.Duration {
-	if seconds, err := strconv.ParseFloat(text, 64); strings.Trim(text, "0123456789.") == "" && (err == nil || seconds > 0) {
+	if seconds, err := strconv.ParseFloat(text, 64); strings.Trim(text, "0123456789.") == "" &&
+		(err == nil || seconds > 0) {
 		return wholeSeconds(time.Duration(min(seconds, maxRetryAfter.Seconds()) * float64(time.Second)))
 	}
 	if d, err := time.ParseDuration(text); err == nil {
@@ -52,8 +53,8 @@ func wholeSeconds(d time.Duration) time.Duration {
 	return (d + time.Second - 1).Truncate(time.Second)
 }
 
-// parseDate reads a date in a form of HTTP, without the day of the week and its comma, or by RFC 3339. Case and padding do not
-// matter. The zone may be a numeric one; without one it is UTC.
+// parseDate reads a date in a form of HTTP, without the day of the week and its comma, or by RFC 3339. Case and padding
+// do not matter. The zone may be a numeric one; without one it is UTC.
 func parseDate(text string) (time.Time, bool) {
 	words := strings.Fields(strings.ToUpper(text))
 	if n := len(words); n > 0 {

@@ -25,7 +25,7 @@ import (
 // patience bounds every wait of the tests.
 const patience = time.Minute
 
-// rig is a NATS server with timerd's streams, and what was published there.
+// rig is a NATS server with timerd's streams, and the messages published there.
 type rig struct {
 	t     testing.TB
 	nats  *testenv.NATSServer
@@ -65,7 +65,8 @@ func (r *rig) deliver(config *deliver.Config, opts ...func(*deliver.Deliverer)) 
 }
 
 // deliverOver is deliver with a connection of its own.
-func (r *rig) deliverOver(js jetstream.JetStream, config *deliver.Config, opts ...func(*deliver.Deliverer)) (d *deliver.Deliverer, stop func()) {
+func (r *rig) deliverOver(js jetstream.JetStream, config *deliver.Config,
+	opts ...func(*deliver.Deliverer)) (d *deliver.Deliverer, stop func()) {
 	r.t.Helper()
 	d = deliver.New(js, config)
 	d.Calls = 256
@@ -102,8 +103,9 @@ func fired(key string, payload []byte) event.Event {
 	}
 	due := time.Now().UTC().Truncate(time.Millisecond)
 	e := event.Event{
-		ID: keys.EventID(key, due.UnixMilli(), 1), Type: event.TypeFired, Key: k, Time: due, Due: due, Attempt: 1, MaxAttempts: 3,
-		Trigger: "deadline", Data: payload,
+		ID: keys.EventID(key, due.UnixMilli(), 1), Type: event.TypeFired, Key: k, Time: due, Due: due, Attempt: 1,
+		MaxAttempts: 3,
+		Trigger:     "deadline", Data: payload,
 	}
 	if payload == nil {
 		e.Status = event.StatusMissing
@@ -121,7 +123,8 @@ func attempt(e event.Event, n int) event.Event {
 func (r *rig) publish(all ...event.Event) {
 	r.t.Helper()
 	for _, e := range all {
-		m := &nats.Msg{Subject: e.Key.Subject("timers", keys.Fired), Data: e.AppendJSON(nil), Header: nats.Header{nats.MsgIdHdr: {e.ID}}}
+		m := &nats.Msg{Subject: e.Key.Subject("timers", keys.Fired), Data: e.AppendJSON(nil),
+			Header: nats.Header{nats.MsgIdHdr: {e.ID}}}
 		testenv.Eventually(r.t, patience, func() error { // also while NATS restarts; twice is once
 			_, err := r.js.PublishMsg(r.t.Context(), m)
 			return err
@@ -159,7 +162,7 @@ func (r *rig) settled(durable string) {
 	}, "everything acknowledged")
 }
 
-// request is what a receiver got.
+// request is a receiver's request.
 type request struct {
 	header http.Header
 	body   []byte
@@ -168,7 +171,7 @@ type request struct {
 	host   string
 }
 
-// receiver is an HTTP server that keeps what it gets.
+// receiver is an HTTP server that keeps its requests.
 type receiver struct {
 	*httptest.Server
 
@@ -220,12 +223,13 @@ func (v *receiver) wait(t testing.TB, n int) []request {
 	return v.requests()
 }
 
-// local is what endpoints on this machine need.
+// local has the fields of endpoints on this machine.
 const local = "ports: any, allow_private: [127.0.0.0/8, '::1']"
 
 // to returns a file with one endpoint, for pay, and further fields of it.
 func to(url string, fields ...string) string {
-	text := "endpoints:\n- match: pay\n  url: '" + url + "'\n  " + strings.Replace(local, ", allow", "\n  allow", 1) + "\n"
+	text := "endpoints:\n- match: pay\n  url: '" + url + "'\n  " + strings.Replace(local, ", allow", "\n  allow", 1) +
+		"\n"
 	for _, field := range fields {
 		text += "  " + field + "\n"
 	}

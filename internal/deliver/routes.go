@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// routes is a configuration with what calls its endpoints, and with what says which events are its own.
+// routes is a configuration with the clients of its endpoints, and with the group's coverage.
 type routes struct {
 	config  *Config
 	clients map[*Endpoint]*http.Client
@@ -14,7 +14,7 @@ type routes struct {
 	still   *inquiry // whether the group uses this configuration
 }
 
-// route makes what calls the endpoints of a group's configuration.
+// route returns the routes of a group's configuration.
 func (d *Deliverer) route(g *group, covers coverage) *routes {
 	r := &routes{config: g.config, clients: map[*Endpoint]*http.Client{}, covers: covers}
 	for _, e := range g.config.Endpoints {
@@ -28,30 +28,30 @@ func (d *Deliverer) route(g *group, covers coverage) *routes {
 	return r
 }
 
-// covering returns the same with another coverage.
+// covering returns the same routes with another coverage.
 func (r *routes) covering(c coverage) *routes {
 	next := *r
 	next.covers = c
 	return &next
 }
 
-// close closes connections that are not in use, and has the others closed once they are not.
+// close closes idle connections, and the others once they are idle.
 func (r *routes) close() {
 	for _, c := range r.clients {
 		c.CloseIdleConnections()
 	}
 }
 
-// rules holds the routes in use, and announces others.
+// rules holds the routes in use, and announces a change.
 type rules struct {
 	mu      sync.Mutex
 	now     *routes
-	changed chan struct{} // closed when now is another one
+	changed chan struct{} // closed when now changes
 }
 
 func newRules(r *routes) *rules { return &rules{now: r, changed: make(chan struct{})} }
 
-// get returns the routes, and what is closed once they are others.
+// get returns the routes, and a channel closed at their next change.
 func (r *rules) get() (*routes, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -66,19 +66,19 @@ func (r *rules) set(next *routes) {
 	r.changed = make(chan struct{})
 }
 
-// inquiry asks one question for many: each gets the answer to a question that was asked after it came. There are as many
-// questions as can be answered one after the other, however many want to know.
+// inquiry asks one question for many callers. A caller gets an answer to a question asked after its call. Questions are
+// asked one after the other, however many callers wait.
 type inquiry struct {
 	ask func() (bool, error)
 
 	mu     sync.Mutex
 	asking bool
-	next   *round // for those who came since the last question
+	next   *round // for the callers since the last question
 }
 
 // round is one question.
 type round struct {
-	done chan struct{} // closed once the answer is there
+	done chan struct{} // closed after the answer
 	yes  bool
 	err  error
 }
@@ -103,7 +103,7 @@ func (q *inquiry) answer(ctx context.Context) (bool, error) {
 	}
 }
 
-// run asks until nobody wants to know any more.
+// run asks until no caller waits.
 func (q *inquiry) run() {
 	for {
 		q.mu.Lock()

@@ -9,7 +9,7 @@ import (
 )
 
 // Many ask at once, and each gets an answer to a question that was asked after it came; the questions are few.
-func TestInquiryAnswersWhatWasAskedLater(t *testing.T) {
+func TestInquiryAnswersAreNewerThanTheirQuestion(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		var asked atomic.Int64

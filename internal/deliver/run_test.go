@@ -24,11 +24,13 @@ func TestFirstMatchTakesTheEvent(t *testing.T) {
 	v := receive(t, nil)
 	text := "endpoints:\n"
 	for _, match := range []string{"pay:order:refund", "pay:*:callback", "pay:order", "*:order", "pay"} {
-		text += fmt.Sprintf("- {match: '%s', url: '%s/%s', %s}\n", match, v.URL, strings.ReplaceAll(match, "*", "x"), local)
+		text += fmt.Sprintf("- {match: '%s', url: '%s/%s', %s}\n", match, v.URL, strings.ReplaceAll(match, "*", "x"),
+			local)
 	}
 	r.deliver(parse(t, text))
 	want := map[string]string{
-		"pay:order:refund:1": "/pay:order:refund", "pay:order:callback:2": "/pay:x:callback", "pay:order:notice:3": "/pay:order", "shop:order:notice:4": "/x:order", "pay:card:notice:5": "/pay",
+		"pay:order:refund:1": "/pay:order:refund", "pay:order:callback:2": "/pay:x:callback",
+		"pay:order:notice:3": "/pay:order", "shop:order:notice:4": "/x:order", "pay:card:notice:5": "/pay",
 	}
 	for key := range want {
 		r.publish(fired(key, []byte("{}")))
@@ -48,7 +50,7 @@ func TestFirstMatchTakesTheEvent(t *testing.T) {
 	}
 }
 
-// Two of them share the work, and what one that stops has in hand is finished by it.
+// Two of them share the work, and a stopping one finishes its calls.
 func TestSharedWorkAndStop(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -75,8 +77,8 @@ func TestSharedWorkAndStop(t *testing.T) {
 	}
 }
 
-// More hosts than there are places let their first call hang, all at once. A host that has answered before is called as if
-// they were not there.
+// More hosts than there are places let their first call hang, all at once. A host that has answered before is called as
+// if they were not there.
 func TestLivingHostAmongStrangersThatHang(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -130,7 +132,7 @@ func TestLivingHostAmongStrangersThatHang(t *testing.T) {
 	}
 	testenv.Eventually(t, patience, delivered, "calls of the living host")
 	if n := len(v.requests()); n != 1+times+calls/2 {
-		t.Errorf("%d calls, want %d, of which half of all places are with hosts that hang", n, 1+times+calls/2)
+		t.Errorf("%d calls, want %d: half of all places are for hosts that hang", n, 1+times+calls/2)
 	}
 }
 
@@ -290,16 +292,19 @@ func TestSecretsAreNowhere(t *testing.T) {
 		fmt.Fprintf(w, "I got %v and know %s", q.Header, secretA)
 		fmt.Fprint(w, strings.TrimPrefix(q.Header.Get("Authorization"), "Bearer "))
 	})
-	d, _ := r.deliver(parse(t, to("{data.url}", "secrets: [env:A, env:B]", "hosts: [127.0.0.1, no.such.host.invalid]", "headers: {Authorization: env:TOKEN}")))
-	r.publish(fired("pay:order:callback:1", []byte(urlPayload(echo.URL))), attempt(fired("pay:order:callback:2", []byte(urlPayload(echo.URL))), 3))
-	r.publish(fired("pay:order:callback:3", []byte(urlPayload("http://no.such.host.invalid/"))), fired("pay:order:callback:4", []byte(urlPayload("ftp://x"))))
+	d, _ := r.deliver(parse(t, to("{data.url}", "secrets: [env:A, env:B]", "hosts: [127.0.0.1, no.such.host.invalid]",
+		"headers: {Authorization: env:TOKEN}")))
+	r.publish(fired("pay:order:callback:1", []byte(urlPayload(echo.URL))),
+		attempt(fired("pay:order:callback:2", []byte(urlPayload(echo.URL))), 3))
+	r.publish(fired("pay:order:callback:3", []byte(urlPayload("http://no.such.host.invalid/"))),
+		fired("pay:order:callback:4", []byte(urlPayload("ftp://x"))))
 	records := r.records(4)
 	r.settled("timerd-deliver")
 	if got := echo.requests()[0].header.Get("Authorization"); got != "Bearer t0ps3cret" {
 		t.Errorf("Authorization %q", got)
 	}
 	if !strings.Contains(records["1"][0].Error, "[secret]") {
-		t.Errorf("record %+v, want the answer without what is secret", records["1"][0])
+		t.Errorf("record %+v, want the answer without secrets", records["1"][0])
 	}
 	all := r.out.String() + fmt.Sprintf("%+v %v", records, d.Healthy())
 	for _, c := range []*testenv.Collector{r.retry, r.dead, r.log} {
@@ -310,7 +315,8 @@ func TestSecretsAreNowhere(t *testing.T) {
 	for _, q := range echo.requests() {
 		all += string(q.body)
 	}
-	for _, secret := range []string{strings.TrimPrefix(secretA, "whsec_"), strings.TrimPrefix(secretB, "whsec_"), "t0ps3cret"} {
+	for _, secret := range []string{strings.TrimPrefix(secretA, "whsec_"), strings.TrimPrefix(secretB, "whsec_"),
+		"t0ps3cret"} {
 		testenv.Lacks(t, all, secret)
 	}
 }

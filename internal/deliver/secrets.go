@@ -14,13 +14,13 @@ import (
 	"github.com/timerd-io/timerd/internal/yamlfile"
 )
 
-// What secrets and header values begin with that are kept elsewhere.
+// Prefixes of secrets and header values kept outside the file.
 const (
 	fromVariable = "env:"
 	fromFile     = "file:"
 )
 
-// secret takes in a secret. Nothing of it is ever in an error.
+// secret adds a secret. Its errors show no part of the secret.
 func (f *file) secret(e *Endpoint, text string) error {
 	secret, elsewhere, err := f.lookUp(text)
 	if err != nil {
@@ -32,19 +32,20 @@ func (f *file) secret(e *Endpoint, text string) error {
 	bare := strings.TrimPrefix(secret, "whsec_")
 	key, err := base64.StdEncoding.DecodeString(bare)
 	if err != nil || len(key) < minSecretBytes || len(key) > maxSecretBytes {
-		return fmt.Errorf("%s: want whsec_ and %d to %d bytes in base64, as Standard Webhooks has it: echo whsec_$(openssl rand -base64 32)",
+		return fmt.Errorf("%s: want whsec_ and %d to %d bytes in base64, as Standard Webhooks has it: echo "+
+			"whsec_$(openssl rand -base64 32)",
 			text, minSecretBytes, maxSecretBytes)
 	}
 	signer, err := standardwebhooks.NewWebhookRaw(key)
 	if err != nil {
-		return fmt.Errorf("%s: it cannot be used", text)
+		return fmt.Errorf("%s: invalid secret", text)
 	}
 	e.signers = append(e.signers, signer)
 	e.secrets = append(e.secrets, bare)
 	return nil
 }
 
-// lookUp returns what env:NAME or file:PATH stands for, without white space around it, or the text itself.
+// lookUp returns the value of env:NAME or file:PATH, without surrounding white space, or the text itself.
 func (f *file) lookUp(text string) (value string, elsewhere bool, err error) {
 	if name, ok := strings.CutPrefix(text, fromVariable); ok {
 		if value, ok = f.variable(name); !ok || value == "" {
@@ -72,21 +73,23 @@ func (f *file) headers(e *Endpoint, value *yaml.Node) (faults []error) {
 	}
 	e.Headers = http.Header{}
 	reserved := map[string]bool{
-		"Host": true, "Content-Type": true, "Content-Length": true, "Transfer-Encoding": true, "Connection": true, "Trailer": true, "Te": true,
-		"Upgrade": true, "Keep-Alive": true, "Proxy-Authorization": true, "Proxy-Connection": true, "Expect": true, "Accept-Encoding": true,
-		"Webhook-Id": true, "Webhook-Timestamp": true, "Webhook-Signature": true,
+		"Host": true, "Content-Type": true, "Content-Length": true, "Transfer-Encoding": true, "Connection": true,
+		"Trailer": true, "Te": true,
+		"Upgrade": true, "Keep-Alive": true, "Proxy-Authorization": true, "Proxy-Connection": true, "Expect": true,
+		"Accept-Encoding": true,
+		"Webhook-Id":      true, "Webhook-Timestamp": true, "Webhook-Signature": true,
 	}
 	for name, item := range yamlfile.Pairs(value) {
 		canonical := http.CanonicalHeaderKey(name.Value)
 		switch {
 		case !isToken(name.Value):
-			faults = append(faults, fmt.Errorf("%.40q is no name of a header", name.Value))
+			faults = append(faults, fmt.Errorf("%.40q is not a header name", name.Value))
 			continue
 		case reserved[canonical]:
 			faults = append(faults, fmt.Errorf("%s is set by timerd or by HTTP", canonical))
 			continue
 		case e.Headers[canonical] != nil:
-			faults = append(faults, fmt.Errorf("%s is there twice", canonical))
+			faults = append(faults, fmt.Errorf("%s occurs twice", canonical))
 			continue
 		case item.Kind != yaml.ScalarNode || item.ShortTag() == "!!null":
 			faults = append(faults, fmt.Errorf("%s: want one value", canonical))
@@ -94,7 +97,7 @@ func (f *file) headers(e *Endpoint, value *yaml.Node) (faults []error) {
 		}
 		text, elsewhere, err := f.lookUp(item.Value)
 		if err == nil && strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' }) {
-			err = errors.New("want printable ASCII alone")
+			err = errors.New("want printable ASCII only")
 		}
 		if err != nil {
 			faults = append(faults, fmt.Errorf("%s: %w", canonical, err))
@@ -104,7 +107,7 @@ func (f *file) headers(e *Endpoint, value *yaml.Node) (faults []error) {
 		if elsewhere {
 			e.secretHeaders = append(e.secretHeaders, canonical)
 			e.secrets = append(e.secrets, text)
-			for word := range strings.FieldsSeq(text) { // Bearer t0k3n: a host may send the token back alone
+			for word := range strings.FieldsSeq(text) { // as in Bearer t0k3n: a host may send back the token alone
 				if len(word) >= minSecretWord {
 					e.secrets = append(e.secrets, word)
 				}
@@ -114,7 +117,7 @@ func (f *file) headers(e *Endpoint, value *yaml.Node) (faults []error) {
 	return faults
 }
 
-// isToken tells whether a text can be the name of a header.
+// isToken reports whether a text can be a header name.
 func isToken(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool {
 		return r <= ' ' || r > '~' || strings.ContainsRune(`()<>@,;:\"/[]?={}`, r)

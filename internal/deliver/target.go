@@ -16,17 +16,17 @@ import (
 	"github.com/timerd-io/timerd/event"
 )
 
-// maxURLBytes bounds a URL: more than any server takes.
+// maxURLBytes limits a URL: no server takes more.
 const maxURLBytes = 8 << 10
 
-// target is where a delivery goes.
+// target is the destination of a delivery.
 type target struct {
 	url  *url.URL
-	host string // host:port in lower case, by which circuits and limits go
+	host string // host:port in lower case, the key of circuits and limits
 }
 
-// target returns where an event goes. The error, which has nothing of the payload but its faults, says why the URL
-// cannot be used; trying again is of no use.
+// target returns an event's destination. The error names the URL's fault, and quotes nothing else of the payload; a
+// retry does not help.
 func (e *Endpoint) target(ev event.Event) (target, error) {
 	if e.URL != "" {
 		return e.check(e.URL)
@@ -38,7 +38,7 @@ func (e *Endpoint) target(ev event.Event) (target, error) {
 	return e.check(text)
 }
 
-// textAt returns the text that a payload has at a place.
+// textAt returns the text at a place in a payload.
 func textAt(ev event.Event, path []string) (string, error) {
 	place := "data." + strings.Join(path, ".")
 	if ev.Data == nil {
@@ -59,10 +59,10 @@ func textAt(ev event.Event, path []string) (string, error) {
 	return *text, nil
 }
 
-// check reads a URL and tells whether the endpoint may call it.
+// check parses a URL, and returns an error if the endpoint may not call it.
 func (e *Endpoint) check(text string) (target, error) {
 	fail := func(why string, args ...any) (target, error) { return target{}, fmt.Errorf("bad URL: "+why, args...) }
-	if len(text) <= maxURLBytes { // otherwise it is not worth the work
+	if len(text) <= maxURLBytes { // a longer one is refused below
 		text = encodeURL(text)
 	}
 	if len(text) > maxURLBytes {
@@ -70,7 +70,7 @@ func (e *Endpoint) check(text string) (target, error) {
 	}
 	u, err := url.Parse(text)
 	if err != nil {
-		return fail("it cannot be read: %w", shortError(urlError(err)))
+		return fail("it is malformed: %w", shortError(urlError(err)))
 	}
 	if u.Opaque != "" || u.Host == "" {
 		return fail("want http://host/path or https://host/path")
@@ -83,18 +83,18 @@ func (e *Endpoint) check(text string) (target, error) {
 	}
 	host, ok := normalHost(u.Hostname())
 	if !ok {
-		return fail("%.80q is no host; names outside ASCII have to be written in Punycode (xn--…)", u.Hostname())
+		return fail("%.80q is not a host; names outside ASCII must be in Punycode (xn--…)", u.Hostname())
 	}
 	usual := map[string]string{"http": "80", "https": "443"}[u.Scheme]
 	n, err := strconv.ParseUint(cmp.Or(u.Port(), usual), 10, 16)
 	if err != nil || n == 0 {
-		return fail("its port is not one from 1 to 65535")
+		return fail("its port is not from 1 to 65535")
 	}
 	if !e.allows(host) {
 		return fail("the host %.80q is not among the allowed ones", host)
 	}
 	if !e.mayUse(uint16(n)) {
-		return fail("its port is %d, which ports: does not name", n)
+		return fail("its port %d is not in ports:", n)
 	}
 	port := strconv.FormatUint(n, 10)
 	u.Fragment, u.RawFragment = "", ""
@@ -106,10 +106,10 @@ func (e *Endpoint) check(text string) (target, error) {
 	return to, nil
 }
 
-// encodeURL writes a URL as a browser would send it. White space at its ends, and tabs and line breaks within, are left out,
-// and so is the fragment. In the path and the query of an HTTP URL, blanks, control characters, bytes outside ASCII and the
-// characters that a URL may not have are percent-encoded; what is encoded already stays. Other than in a browser, a % that
-// begins no encoded byte becomes %25: sent as it is, most servers refuse it. A text that is no URL remains none.
+// encodeURL returns a URL as a browser would send it. It removes white space at both ends, tabs and line breaks within,
+// and the fragment. In the path and the query of an HTTP URL it percent-encodes blanks, control characters, bytes
+// outside ASCII, and characters that are invalid in a URL; encoded bytes stay. Unlike a browser, it turns a % that
+// begins no encoded byte into %25: most servers refuse a bare one. A text that is no URL stays invalid.
 func encodeURL(text string) string {
 	text = strings.TrimFunc(text, func(r rune) bool { return r <= ' ' || unicode.IsSpace(r) || r == '\ufeff' })
 	text = strings.NewReplacer("\t", "", "\n", "", "\r", "").Replace(text)
@@ -131,12 +131,13 @@ func encodeURL(text string) string {
 	return text
 }
 
-// percentEncode encodes each byte that is no printable ASCII, each of the special ones, and each % that begins no encoded byte.
+// percentEncode encodes each byte other than printable ASCII, each special one, and each % that begins no encoded byte.
 func percentEncode(text, special string) string {
 	const hexDigits = "0123456789ABCDEFabcdef"
 	encoded := make([]byte, 0, len(text))
 	for i, c := range []byte(text) {
-		stray := c == '%' && (i+2 >= len(text) || !strings.Contains(hexDigits, text[i+1:i+2]) || !strings.Contains(hexDigits, text[i+2:i+3]))
+		stray := c == '%' && (i+2 >= len(text) || !strings.Contains(hexDigits, text[i+1:i+2]) ||
+			!strings.Contains(hexDigits, text[i+2:i+3]))
 		if c <= ' ' || c >= 0x7f || stray || strings.IndexByte(special, c) >= 0 {
 			encoded = fmt.Appendf(encoded, "%%%02X", c)
 		} else {
@@ -146,7 +147,7 @@ func percentEncode(text, special string) string {
 	return string(encoded)
 }
 
-// allows tells whether a host, in normal form, is among the allowed ones.
+// allows reports whether a host, in normal form, is allowed.
 func (e *Endpoint) allows(host string) bool {
 	return len(e.Hosts) == 0 || slices.ContainsFunc(e.Hosts, func(pattern string) bool {
 		if below, ok := strings.CutPrefix(pattern, "*"); ok {
@@ -156,19 +157,20 @@ func (e *Endpoint) allows(host string) bool {
 	})
 }
 
-// maxHostBytes is that of DNS.
+// maxHostBytes is DNS's limit.
 const maxHostBytes = 253
 
-// normalHost returns a host in the one form that it is known by: in lower case, without the last dot, addresses as
-// netip writes them. It tells whether it can be one. Names outside ASCII have to be written in Punycode. What ends in a
-// number is an address to some, such as 127.1, 0x7f.1 and 2130706433 to a proxy, and a name to nobody.
+// normalHost returns the normal form of a host: in lower case, without the last dot, addresses in netip's form. ok is
+// false for an invalid host. Names outside ASCII must be in Punycode. A host that ends in a number, such as 127.1,
+// 0x7f.1 and 2130706433, is an address to some proxies, and never a name.
 func normalHost(host string) (string, bool) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return addr.Unmap().String(), addr.Zone() == ""
 	}
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	const letters = "abcdefghijklmnopqrstuvwxyz0123456789-._"
-	if host == "" || len(host) > maxHostBytes || strings.Trim(host, letters) != "" || strings.Contains(host, "..") || host[0] == '.' {
+	if host == "" || len(host) > maxHostBytes || strings.Trim(host, letters) != "" || strings.Contains(host, "..") ||
+		host[0] == '.' {
 		return "", false
 	}
 	last := host[strings.LastIndexByte(host, '.')+1:]
@@ -179,7 +181,7 @@ func normalHost(host string) (string, bool) {
 	return host, true
 }
 
-// maxShortError bounds what an error may quote of a URL from a payload.
+// maxShortError limits an error's quotation of a URL from a payload.
 const maxShortError = 80
 
 func shortError(err error) error {

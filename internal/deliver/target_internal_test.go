@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// A URL out of a payload or a file is called as a browser would call it; what is no URL even so is refused at once.
+// A URL out of a payload or a file is called as a browser would call it; a text that is still no URL is refused at
+// once.
 func TestURLsAsABrowserWritesThem(t *testing.T) {
 	t.Parallel()
 	e := &Endpoint{Schemes: []string{"http", "https"}, AnyPort: true}
@@ -78,7 +79,8 @@ func TestURLsAsABrowserWritesThem(t *testing.T) {
 			if again, err := e.check(want); err != nil || again.url.String() != want {
 				t.Errorf("%s is called as %v, %v", want, again.url, err)
 			}
-			if r, err := http.NewRequest(http.MethodPost, to.url.String(), nil); err != nil || strings.ContainsAny(r.URL.RequestURI(), " \r\n\t") {
+			if r, err := http.NewRequest(http.MethodPost, to.url.String(), nil); err != nil ||
+				strings.ContainsAny(r.URL.RequestURI(), " \r\n\t") {
 				t.Errorf("%q: request %v, %v", in, r, err)
 			}
 		}

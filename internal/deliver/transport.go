@@ -18,24 +18,23 @@ import (
 const (
 	// maxAnswerHeader bounds the headers of an answer, in bytes.
 	maxAnswerHeader = 64 << 10
-	// idleTimeout is how long a connection is kept that nobody uses, and maxIdle how many are, which the endpoints share, though
-	// each may have leastIdle: with fewer than there are hosts nearly each call makes a new one. bufferSize is what a connection
-	// reads and writes at once; calls and answers are small.
+	// idleTimeout is the time after which an unused connection is closed. maxIdle limits the idle connections of all
+	// endpoints together, but each endpoint may have leastIdle: an endpoint with more hosts than idle connections makes
+	// a new connection for nearly each call. bufferSize is the size of one read or write; calls and answers are small.
 	idleTimeout = time.Minute
 	maxIdle     = 10 << 10
 	leastIdle   = 64
 	bufferSize  = 1 << 10
-	// pingAfter is after how long of silence an HTTP/2 connection is tried, and pingTimeout how long that may take.
+	// pingAfter is the silence after which an HTTP/2 connection is tested, and pingTimeout bounds the test.
 	pingAfter   = 15 * time.Second
 	pingTimeout = 5 * time.Second
 )
 
-// transport calls hosts for one endpoint. A connection is checked at the moment at which it is made, when the address is
-// final: whatever a name stood for before, and whichever of its addresses is taken.
+// transport calls hosts for one endpoint. Each new connection is checked with its final address: before, the name
+// may have resolved to another address, and it may resolve to several.
 //
-// Calls that go through a proxy have connections of their own, to the proxy alone, which the operator has chosen and
-// which may be anywhere. There it is the proxy that looks names up, and that has to guard; what timerd can still see is
-// an address in the URL itself.
+// Calls through a proxy have connections of their own, to the proxy alone. The operator has chosen the proxy, and it
+// may be anywhere. It resolves the names, and must do the guarding; timerd still checks an address in the URL itself.
 type transport struct {
 	guard   guard
 	proxy   func(*http.Request) (*url.URL, error)
@@ -43,7 +42,7 @@ type transport struct {
 	proxied pooled
 }
 
-// pooled is a transport, and a second one like it whose connections are all new.
+// pooled is a transport that keeps connections, with a second transport that uses only new ones.
 type pooled struct{ usual, fresh *http.Transport }
 
 func newPooled(usual *http.Transport) pooled {
@@ -52,9 +51,10 @@ func newPooled(usual *http.Transport) pooled {
 	return pooled{usual, fresh}
 }
 
-// RoundTrip makes a call. Many servers close a kept connection without a word, which may cross the next call. So a call
-// that got no byte of an answer before its kept connection ended is made once more, over a new one, and only that counts.
-// The host may have read the first one: it gets the same webhook-id twice. There is no third, whatever the second meets.
+// RoundTrip makes a call. Many servers close a kept connection without a word, while the next call is already on its
+// way. So if a kept connection ends before the first byte of an answer, the call is made once more, over a new
+// connection, and only the second call counts. The host may have read the first one: it gets the same webhook-id twice.
+// There is never a third call.
 func (p pooled) RoundTrip(r *http.Request) (*http.Response, error) {
 	var kept atomic.Pointer[watchedConn]
 	var answered atomic.Bool
@@ -79,20 +79,20 @@ func (p pooled) RoundTrip(r *http.Request) (*http.Response, error) {
 	return p.fresh.RoundTrip(again)
 }
 
-// watchedConn is a connection that notes its end. The errors of package net/http do not tell reliably: one of them, for a
-// connection that the host closed just before a request, is not exported.
+// watchedConn is a connection that notes its end. The errors of package net/http are no reliable sign: one of them, for
+// a connection that the host closed just before a request, is not exported.
 //
-// It also writes the beginning of an answer in upper case, as package net/http wants it and some hosts do not send it. Under
-// TLS it cannot.
+// It also upper-cases the beginning of an answer: package net/http requires that, and some hosts do not send it so. It
+// cannot do that under TLS.
 type watchedConn struct {
 	net.Conn
 
 	ended atomic.Bool // by the host, by an error, or by Close
 	asked atomic.Bool // something was written since the last read
-	begun int         // bytes of protocolName read of the present answer; for the one goroutine that reads
+	begun int         // bytes of protocolName read so far in this answer; for the reading goroutine
 }
 
-// protocolName is what an answer begins with.
+// protocolName begins each answer.
 const protocolName = "HTTP/"
 
 // watched returns the watchedConn below conn, nil if there is none.
@@ -131,7 +131,8 @@ func (w *watchedConn) Write(b []byte) (int, error) {
 	return n, w.note(err)
 }
 
-// Close notes the end first: whoever learns of it from an error finds it noted.
+// Close notes the end of the connection before it closes the connection. So the end is noted before anybody gets an
+// error.
 func (w *watchedConn) Close() error {
 	w.ended.Store(true)
 	return w.Conn.Close()
@@ -144,12 +145,12 @@ func (w *watchedConn) note(err error) error {
 	return err
 }
 
-// newTransport returns the transport of one of so many endpoints. proxy says through which proxy a request goes, nil for
-// none.
+// newTransport returns the transport of one endpoint; endpoints is the number of all endpoints. proxy returns the proxy
+// of a request, nil for none.
 func newTransport(e *Endpoint, endpoints int, proxy func(*http.Request) (*url.URL, error)) *transport {
 	t := &transport{guard: newGuard(e), proxy: proxy}
 	idle := max(maxIdle/endpoints, leastIdle)
-	// Go's own resolver: with the system's, each name whose server is silent takes a thread, and there are 500.
+	// Go's own resolver: the system's takes a thread for each name with a silent server, and there are only 500.
 	resolver := &net.Resolver{PreferGo: true, Dial: net.DefaultResolver.Dial}
 	dialer := &net.Dialer{Timeout: e.Timeout, KeepAlive: idleTimeout / 2, Resolver: resolver}
 	checked := *dialer
@@ -160,8 +161,9 @@ func newTransport(e *Endpoint, endpoints int, proxy func(*http.Request) (*url.UR
 	return t
 }
 
-// httpTransport returns a transport that keeps so many idle connections, and makes new ones by dial.
-func httpTransport(e *Endpoint, idle int, dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Transport {
+// httpTransport returns a transport that keeps a number of idle connections, and connects by dial.
+func httpTransport(e *Endpoint, idle int, dial func(ctx context.Context, network, address string) (net.Conn,
+	error)) *http.Transport {
 	return &http.Transport{
 		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
 			conn, err := dial(ctx, network, address)
@@ -188,7 +190,8 @@ func httpTransport(e *Endpoint, idle int, dial func(ctx context.Context, network
 func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	proxy, err := t.proxy(r)
 	if err != nil {
-		return nil, errors.New("the URL of the proxy in the environment cannot be read") // err has it, with its password
+		// err shows the URL, with its password
+		return nil, errors.New("the URL of the proxy in the environment cannot be read")
 	}
 	if proxy == nil {
 		return t.direct.RoundTrip(r)
@@ -201,13 +204,13 @@ func (t *transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return t.proxied.RoundTrip(r)
 }
 
-// CloseIdleConnections closes what is not in use, and has the rest closed once it is not.
+// CloseIdleConnections closes idle connections, and the others once they are idle.
 func (t *transport) CloseIdleConnections() {
 	t.direct.usual.CloseIdleConnections()
 	t.proxied.usual.CloseIdleConnections()
 }
 
-// newClient returns what calls an endpoint. It follows no redirect: the signature is for the URL's owner alone.
+// newClient returns the client for an endpoint. It follows no redirect: the signature is for the URL's owner alone.
 func newClient(t http.RoundTripper) *http.Client {
 	return &http.Client{
 		Transport:     t,

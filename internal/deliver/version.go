@@ -5,24 +5,23 @@ import (
 	"time"
 )
 
-// File says which file a configuration is. All processes of a group use one file, the newest that one of them has.
+// File identifies the file of a configuration. All processes of a group use one file, the newest that any of them has.
 type File struct {
 	// Sum is the SHA-256 of its bytes, in hex, as sha256sum prints it.
 	Sum string
-	// Version is what the file says of itself: of two files the one with the greater version is the newer one. 0: it says
-	// nothing.
+	// Version is the file's own version: of two files the one with the greater version is newer. 0 means none.
 	Version uint64
-	// Changed is when the file was written, which decides where the versions are the same.
+	// Changed is the modification time of the file, which decides between equal versions.
 	Changed time.Time
 }
 
-// newerThan tells whether the file is newer than another one.
+// newerThan reports whether the file is newer than another one.
 func (f File) newerThan(of File) bool {
 	return cmp.Or(cmp.Compare(f.Version, of.Version), f.Changed.Compare(of.Changed)) > 0
 }
 
-// shortSum is how much of a Sum tells two files apart in a text.
+// shortSum is the length of a Sum in texts.
 const shortSum = 12
 
-// String returns how texts call the file.
+// String returns the file's name in texts.
 func (f File) String() string { return f.Sum[:min(len(f.Sum), shortSum)] }

@@ -12,20 +12,20 @@ import (
 	"github.com/timerd-io/timerd/internal/backoff"
 )
 
-// waitShare is the part of the places that as many deliveries more may wait for where they are.
+// waitShare divides the places: that many further deliveries may wait for their turn in this process.
 const waitShare = 4
 
-// lanes says how many events a process has in hand at a time.
+// lanes limits the events that a process has in hand.
 type lanes struct {
-	calls   int  // that may be called
-	waiting int  // that may wait for their turn where they are, for a moment
+	calls   int  // running calls
+	waiting int  // deliveries that may wait for their turn in the process, for a moment
 	oneHost bool // all calls go to one host: nobody else could use a place
 }
 
 func (l lanes) all() int { return l.calls + l.waiting }
 
-// lanes returns those for a configuration. Where all calls go to one host, there are no more than it may have, and what
-// waits does so in JetStream.
+// lanes returns the limits for a configuration. If all calls go to one host, the limit is the host's own, and further
+// events wait in JetStream.
 func (d *Deliverer) lanes(config *Config) lanes {
 	if concurrency, ok := config.oneHost(); ok {
 		return lanes{calls: min(concurrency, d.Calls), oneHost: true}
@@ -40,11 +40,11 @@ type worker struct {
 	lanes    lanes
 	rules    *rules
 	places   *places
-	waiting  chan struct{}   // has a value for each delivery that waits for its turn where it is
-	cut      context.Context // ends when calls are to be cut short
-	fetching context.Context // ends when no event is to be begun any more
+	waiting  chan struct{}   // has a value for each delivery waiting for its turn in the process
+	cut      context.Context // ends when running calls must end
+	fetching context.Context // ends when no more events may be begun
 	stop     context.CancelFunc
-	lost     chan struct{} // has a value where the group may use another file, or its consumer is gone
+	lost     chan struct{} // has a value if the group may use another file, or its consumer is gone
 }
 
 func newWorker(ctx, cut context.Context, d *Deliverer, durable string, r *routes) *worker {
@@ -57,7 +57,7 @@ func newWorker(ctx, cut context.Context, d *Deliverer, durable string, r *routes
 	return w
 }
 
-// run delivers until w.fetching ends, and tries again whatever happens.
+// run delivers until w.fetching ends, and goes on after any error.
 func (w *worker) run() {
 	d := w.d
 	defer d.state.setTaking(nil)
@@ -69,23 +69,27 @@ func (w *worker) run() {
 		from.Concurrency = w.lanes.all()
 		from.StopTimeout = maxTimeout + time.Second
 		from.Logger = slog.New(quietHandler{d.Logger.Handler()})
-		err := from.ConsumeDurable(w.fetching, func(ctx context.Context, ev event.Event) error { return d.handle(ctx, w, ev) })
+		err := from.ConsumeDurable(w.fetching, func(ctx context.Context,
+			ev event.Event) error {
+			return d.handle(ctx, w, ev)
+		})
 		if w.fetching.Err() != nil {
 			if err != nil {
-				d.Logger.Warn("some deliveries were not finished; they are repeated", "consumer", w.durable, "err", err)
+				d.Logger.Warn("some deliveries were not finished; they will be repeated", "consumer", w.durable, "err",
+					err)
 			}
 			return
 		}
 		d.state.setTaking(err)
 		w.tellLost()
-		if !backoff.Sleep(w.fetching, pace.Fail("deliveries stand still, trying again", err, "consumer", w.durable)) {
+		if !backoff.Sleep(w.fetching, pace.Fail("deliveries have stopped, trying again", err, "consumer", w.durable)) {
 			return
 		}
 		d.state.setTaking(nil)
 	}
 }
 
-// tellLost has the process look by which file the group goes.
+// tellLost makes the process check the group's file.
 func (w *worker) tellLost() {
 	select {
 	case w.lost <- struct{}{}:
@@ -93,12 +97,12 @@ func (w *worker) tellLost() {
 	}
 }
 
-// errOtherFile says that an event is for processes with another file.
+// errOtherFile means that an event is for processes with another file.
 var errOtherFile = errors.New("the group uses another file")
 
-// find returns the endpoint of an event, with its routes; nil if it is nobody's. What this process's file does not match
-// may be another file's by now, which only a process with that can tell, so it is nobody's only if the group uses this
-// process's file even after the event has come. The error gives the event back.
+// find returns the endpoint of an event, with its routes; nil if no process has to deliver the event. If this process's
+// file does not match the event, another file may match it by now, and this process cannot judge that. So it returns
+// nil only if the group still uses this process's file after the event came. The error gives the event back.
 func (w *worker) find(ctx context.Context, ev event.Event) (*routes, *Endpoint, error) {
 	for {
 		r, changed := w.rules.get()
@@ -119,8 +123,8 @@ func (w *worker) find(ctx context.Context, ev event.Event) (*routes, *Endpoint, 
 	}
 }
 
-// admit begins a call of a host, or says until when there can be none. A delivery may wait for its turn for a moment where
-// it is, as long as few do, or nobody else could use its place.
+// admit begins a call of a host, or returns the wait before the next try. A delivery may wait in the process for its
+// turn, for a moment, if few deliveries do so or if no other delivery could use its place.
 func (w *worker) admit(e *Endpoint, host string) (*call, *held) {
 	until := time.Now().Add(patienceInTurn)
 	call, wait := w.d.hosts.begin(host, e, w.places)
@@ -145,11 +149,11 @@ func (w *worker) mayWait(h *held, until time.Time) bool {
 	return !h.circuit && time.Now().Add(h.wait).Before(until)
 }
 
-// quietHandler leaves out what the client says of single events: the log of deliveries has that, and there may be
+// quietHandler leaves out the client's lines about single events: the log of deliveries has these, and there may be
 // thousands a second while hosts are dead.
 type quietHandler struct{ slog.Handler }
 
-// WithAttrs recognises a logger of one event by its attempt.
+// WithAttrs recognises a single event's logger by its attempt.
 func (q quietHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	next := q.Handler.WithAttrs(attrs)
 	if slices.ContainsFunc(attrs, func(a slog.Attr) bool { return a.Key == "attempt" }) {
@@ -158,7 +162,7 @@ func (q quietHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
 	return quietHandler{next}
 }
 
-// errorsOnly passes on errors alone.
+// errorsOnly passes on errors only.
 type errorsOnly struct{ slog.Handler }
 
 func (errorsOnly) Enabled(_ context.Context, level slog.Level) bool { return level >= slog.LevelError }

@@ -32,7 +32,8 @@ func configOf(t *testing.T, sum string, changed time.Time, matches ...string) *C
 func TestNothingIsDroppedByAnOldFile(t *testing.T) {
 	t.Parallel()
 	js := testenv.NATS(t).JetStream()
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"}}); err != nil {
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "TIMERS",
+		Subjects: []string{"timers.fired.>"}}); err != nil {
 		t.Fatal(err)
 	}
 	now := time.Now()
@@ -87,11 +88,12 @@ func TestNothingIsDroppedByAnOldFile(t *testing.T) {
 	}
 }
 
-// A group that version 85ce861 has made goes on, whatever is in its namespaces.
+// A group that version 85ce861 has made goes on with any namespaces.
 func TestGroupOfAnEarlierVersion(t *testing.T) {
 	t.Parallel()
 	js := testenv.NATS(t).JetStream()
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"}}); err != nil {
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "TIMERS",
+		Subjects: []string{"timers.fired.>"}}); err != nil {
 		t.Fatal(err)
 	}
 	g := newGroup(js, keys.Names{}, configOf(t, "file", time.Now(), "%22shop%22:%5Ba%5D"))

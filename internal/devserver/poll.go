@@ -7,24 +7,24 @@ import (
 	"time"
 )
 
-// first is the first interval, slowest the longest.
+// firstInterval and longestInterval are the first and the longest interval between tries.
 const (
-	first   = time.Millisecond
-	slowest = 25 * time.Millisecond
+	firstInterval   = time.Millisecond
+	longestInterval = 25 * time.Millisecond
 )
 
-// errFalse is what a condition that is merely false reports.
+// errFalse is the error of a condition that is false.
 var errFalse = errors.New("condition is still false")
 
-// Condition is what Until polls: it holds once it returns nil, or true.
+// Condition is a condition for Until: it holds once it returns nil, or true.
 type Condition interface{ func() error | func() bool }
 
-// Until polls cond until it holds and returns nil, or returns cond's last error once timeout is over or ctx has ended.
-// An error that Permanent made ends the polling at once. cond is tried at once, then at growing intervals up to
+// Until polls cond until it holds, and then returns nil. Once timeout is over or ctx has ended, it returns cond's last
+// error. An error made by Permanent ends the polling at once. cond is tried at once, then at growing intervals up to
 // slowest, and a last time at the deadline. It runs on the caller's goroutine and should return quickly.
 func Until[C Condition](ctx context.Context, timeout time.Duration, cond C) error {
 	deadline := time.Now().Add(timeout)
-	for wait := first; ; wait = min(2*wait, slowest) {
+	for wait := firstInterval; ; wait = min(2*wait, longestInterval) {
 		err := try(cond)
 		if err == nil {
 			return nil
@@ -44,7 +44,8 @@ func Until[C Condition](ctx context.Context, timeout time.Duration, cond C) erro
 	}
 }
 
-// Permanent marks err as one that further polling cannot change. Until returns err itself.
+// Permanent marks err as an error that further polling cannot change. For such an error, [Until] stops and returns err
+// itself, without the mark.
 func Permanent(err error) error { return &permanent{err} }
 
 type permanent struct{ cause error }

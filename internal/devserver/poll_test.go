@@ -10,17 +10,19 @@ import (
 	"github.com/timerd-io/timerd/internal/devserver"
 )
 
-func TestUntilEndsForEachReason(t *testing.T) {
+func TestPollEndsForEachReason(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		errNotYet := errors.New("not yet")
 		calls := 0
-		if err := devserver.Until(t.Context(), time.Minute, func() bool { calls++; return calls == 3 }); err != nil || calls != 3 {
+		if err := devserver.Until(t.Context(), time.Minute, func() bool { calls++; return calls == 3 }); err != nil ||
+			calls != 3 {
 			t.Errorf("a condition that comes to hold: %v after %d calls", err, calls)
 		}
 
 		began := time.Now()
-		if err := devserver.Until(t.Context(), time.Minute, func() error { return errNotYet }); !errors.Is(err, errNotYet) || time.Since(began) != time.Minute {
+		if err := devserver.Until(t.Context(), time.Minute, func() error { return errNotYet }); !errors.Is(err,
+			errNotYet) || time.Since(began) != time.Minute {
 			t.Errorf("a condition that never holds: %v after %v", err, time.Since(began))
 		}
 
@@ -32,7 +34,10 @@ func TestUntilEndsForEachReason(t *testing.T) {
 		}
 
 		calls = 0
-		if err := devserver.Until(t.Context(), time.Minute, func() error { calls++; return devserver.Permanent(errNotYet) }); err != errNotYet || calls != 1 { //nolint:errorlint // not wrapped
+		if err := devserver.Until(t.Context(), time.Minute, func() error {
+			calls++
+			return devserver.Permanent(errNotYet)
+		}); err != errNotYet || calls != 1 { //nolint:errorlint // not wrapped
 			t.Errorf("a permanent error: %v after %d calls", err, calls)
 		}
 	})

@@ -17,12 +17,12 @@ const (
 	lastPort  = 32000
 )
 
-// tries is how often to look for a free port, or to start a server on one, before giving up.
+// tries limits the searches for a free port, or the starts of a server on one.
 const tries = 50
 
-// FreePort returns a port of 127.0.0.1 that nobody else has. On Linux it is this process's own until it ends: no other call, by
-// whatever process, returns it meanwhile. Elsewhere, or to a program that does not ask here, it may be lost before the
-// caller binds it; OnFreePort tries again then.
+// FreePort returns a free port of 127.0.0.1. On Linux the port belongs to this process until the process ends: no other
+// call of FreePort, in any process, returns it meanwhile. On other systems, and to programs that do not use FreePort,
+// the port may be lost before the caller binds it; OnFreePort tries again then.
 func FreePort() (int, error) {
 	var lastErr error
 	for range tries {
@@ -34,8 +34,8 @@ func FreePort() (int, error) {
 	return 0, fmt.Errorf("devserver: no free port in %d-%d after %d tries: %w", firstPort, lastPort, tries, lastErr)
 }
 
-// OnFreePort calls start with a free port, and with another one as long as start's error wraps syscall.EADDRINUSE. It
-// returns start's last error.
+// OnFreePort calls start with a free port. As long as start's error wraps syscall.EADDRINUSE, it tries again with
+// another port. It returns start's last error.
 func OnFreePort(start func(port int) error) error {
 	var err error
 	for range tries {

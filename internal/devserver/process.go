@@ -15,12 +15,12 @@ type Process struct {
 	done chan struct{}
 }
 
-// StartProcess starts cmd and waits for it in the background. It sets cmd.SysProcAttr: the process gets a group of its own, so
-// that a Ctrl-C in the terminal reaches this program alone, and on Linux the kernel kills it when this program dies,
-// however it dies.
+// StartProcess starts cmd and waits for it in the background. It sets cmd.SysProcAttr: the process gets a group of its
+// own, so that a Ctrl-C in the terminal reaches this program alone, and on Linux the kernel kills it when this program
+// dies for any reason.
 //
-// The kernel ties that to the thread that started the process, not to the whole program, so that thread is kept for as
-// long as the process lives.
+// The kernel ties that to the thread that started the process, not to the whole program, so that thread lives as long
+// as the process.
 func StartProcess(cmd *exec.Cmd) (*Process, error) {
 	cmd.SysProcAttr = attributes()
 	p := &Process{cmd: cmd, done: make(chan struct{})}
@@ -51,7 +51,7 @@ func (p *Process) Done() <-chan struct{} { return p.done }
 // ExitCode returns the exit code, -1 if a signal ended the process. Call it after Done is closed.
 func (p *Process) ExitCode() int { return p.cmd.ProcessState.ExitCode() }
 
-// Stop ends the process with SIGTERM, and with SIGKILL if it is still there after grace. It returns once the process is
+// Stop ends the process with SIGTERM, and with SIGKILL if it still runs after grace. It returns once the process is
 // gone, at once if it is already.
 func (p *Process) Stop(grace time.Duration) error {
 	if err := p.Signal(syscall.SIGTERM); err != nil {

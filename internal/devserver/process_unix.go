@@ -4,5 +4,5 @@ package devserver
 
 import "syscall"
 
-// attributes has no counterpart to Pdeathsig: where this program is killed, the process stays behind.
+// attributes has no counterpart to Pdeathsig: if this program is killed, the process survives it.
 func attributes() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

@@ -1,7 +1,7 @@
-// Package devserver starts servers on this machine, for `timerd dev`, tests, torture and bench. It is the only code that starts
-// redis-server, or valkey-server. They are child processes, which the kernel ends with this process on Linux, and can be killed,
-// paused and started again. Beside them there are free ports, and the wait for what nothing signals. Clusters, sentinels and faults
-// are in internal/testenv/lab.
+// Package devserver starts servers on this machine, for `timerd dev`, tests, torture and bench. It is the only code
+// that starts redis-server, or valkey-server. They are child processes, which the kernel ends with this process on
+// Linux, and can be killed, paused and started again. It also finds free ports, and polls for conditions without a
+// signal. Clusters, sentinels and faults are in internal/testenv/lab.
 package devserver
 
 import (
@@ -29,21 +29,21 @@ import (
 )
 
 const (
-	// startTimeout bounds how long a server may take to answer after its start. It is generous: the race detector and a
-	// busy machine share it.
+	// startTimeout bounds the time from a server's start to its first answer. It is generous, for the race detector and
+	// busy machines.
 	startTimeout = time.Minute
-	// stopGrace is how long one may take to end after SIGTERM before Close kills it, and endTimeout how long Kill and Stop
-	// wait.
+	// stopGrace is the time after SIGTERM before Close kills a server, and endTimeout bounds the wait of Kill and Stop.
 	stopGrace  = 5 * time.Second
 	endTimeout = time.Minute
 	// answerTimeout bounds one answer of a server, or of another program on its port.
 	answerTimeout = 5 * time.Second
 )
 
-// Redis is a redis-server, or valkey-server, child process. It runs with deploy/redis.conf and keeps its data in a
+// Redis is a child process that runs redis-server, or valkey-server. It uses deploy/redis.conf and keeps its data in a
 // directory of its own.
 //
-// Methods that start, stop or signal the process are for one goroutine at a time; the others may be called from any.
+// Methods that start, stop or signal the process are for one goroutine at a time; the others may be called from any
+// goroutine.
 type Redis struct {
 	binary     string
 	parent     string
@@ -140,7 +140,7 @@ func (s *Redis) Pid() int {
 	return 0
 }
 
-// Done is closed once the process has ended that runs now. It is nil when the server is stopped.
+// Done is closed once the present process has ended. It is nil for a stopped server.
 func (s *Redis) Done() <-chan struct{} {
 	if c := s.process.Load(); c != nil {
 		return c.Done()
@@ -151,8 +151,8 @@ func (s *Redis) Done() <-chan struct{} {
 // ExitCode returns the exit code of the process, -1 if a signal ended it. Call it after Done is closed.
 func (s *Redis) ExitCode() int { return s.process.Load().ExitCode() }
 
-// Role returns "master", "slave" or "sentinel", and "" for a server that does not answer. One that is stopped is not
-// asked: go-redis would log each refused connection.
+// Role returns "master", "slave" or "sentinel", and "" for a server that does not answer. It does not ask a stopped
+// server: go-redis would log each refused connection.
 func (s *Redis) Role(ctx context.Context) string {
 	if s.process.Load() == nil {
 		return ""
@@ -169,7 +169,7 @@ func (s *Redis) Role(ctx context.Context) string {
 func (s *Redis) Kill() error { return s.end(syscall.SIGKILL) }
 
 // Stop ends the process with SIGTERM, so that it shuts down in good order, and returns once it is gone. A server that
-// is paused or that takes too long is an error.
+// is paused or takes too long is an error.
 func (s *Redis) Stop() error { return s.end(syscall.SIGTERM) }
 
 // Start starts a stopped server again, on the same port with the same directory, and returns once it has loaded its
@@ -193,7 +193,7 @@ func (s *Redis) Pause() error { return s.signal(syscall.SIGSTOP) }
 // Resume lets a paused process go on.
 func (s *Redis) Resume() error { return s.signal(syscall.SIGCONT) }
 
-// VersionLine returns what the binary says of itself: "Redis server v=7.0.15 …".
+// VersionLine returns the binary's own version line: "Redis server v=7.0.15 …".
 func (s *Redis) VersionLine() (string, error) {
 	out, err := exec.Command(s.binary, "--version").Output()
 	if err != nil {
@@ -218,7 +218,7 @@ func (s *Redis) Close() error {
 	return errors.Join(append(errs, os.RemoveAll(s.dir))...)
 }
 
-// start starts the process on s.port. Its error wraps syscall.EADDRINUSE when the port is taken.
+// start starts the process on s.port. Its error wraps syscall.EADDRINUSE if the port is taken.
 func (s *Redis) start(ctx context.Context) error {
 	if err := s.configure(); err != nil {
 		return fmt.Errorf("devserver: %w", err)
@@ -259,9 +259,9 @@ func (s *Redis) start(ctx context.Context) error {
 	return fmt.Errorf("devserver: %s ended at its start on %s: %w\n%s", s.binary, s.Addr(), cause, s.Log())
 }
 
-// answers returns nil if the process with this id listens on addr and has loaded its data. Another server, which took
-// the port first, is asked which process it is and nothing else. A server that refuses the question, because its ACL
-// lets no stranger ask, is taken for the right one. There is no go-redis here: it would log each refused connection.
+// answers returns nil if the process with this id listens on addr and has loaded its data. It asks another server that
+// took the port for its process id only. A server whose ACL refuses the request counts as the right one. It does not
+// use go-redis, which would log each refused connection.
 func answers(addr string, pid int) (err error) {
 	conn, err := net.DialTimeout("tcp", addr, answerTimeout)
 	if err != nil {
@@ -299,8 +299,8 @@ func answers(addr string, pid int) (err error) {
 	return nil
 }
 
-// configure writes the server's redis.conf, and its ACL file unless that is there already: the server may have
-// rewritten it. The log starts anew.
+// configure writes the server's redis.conf, and its ACL file unless that exists: the server may have rewritten it. It
+// empties the log.
 func (s *Redis) configure() error {
 	lines := []string{
 		directive("port", strconv.Itoa(s.port)),
@@ -346,7 +346,8 @@ func (s *Redis) end(sig syscall.Signal) error {
 	select {
 	case <-s.process.Load().Done():
 	case <-time.After(endTimeout):
-		return fmt.Errorf("devserver: the server at %s, pid %d, did not end within %v\n%s", s.Addr(), s.Pid(), endTimeout, s.Log())
+		return fmt.Errorf("devserver: the server at %s, pid %d, did not end within %v\n%s", s.Addr(), s.Pid(),
+			endTimeout, s.Log())
 	}
 	s.process.Store(nil)
 	return nil

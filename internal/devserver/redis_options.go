@@ -11,7 +11,7 @@ import (
 // Redis, or Valkey. They pass its value to [Binary]; this package does not read it.
 const BinaryEnv = "TIMERD_TEST_REDIS_SERVER"
 
-// ErrNoRedis says that PATH has neither a redis-server nor a valkey-server.
+// ErrNoRedis means that PATH has neither a redis-server nor a valkey-server.
 var ErrNoRedis = errors.New("neither redis-server nor valkey-server is in PATH")
 
 // FindRedis returns the path of redis-server, or else of valkey-server, from PATH. Its error is [ErrNoRedis].
@@ -27,14 +27,14 @@ func FindRedis() (string, error) {
 // RedisOption changes how a server is started.
 type RedisOption func(*Redis)
 
-// Binary picks the program: a path, or a name in PATH. "" is what [FindRedis] finds, as without the option.
+// Binary picks the program: a path, or a name in PATH. "" is the default: the result of [FindRedis].
 func Binary(name string) RedisOption { return func(s *Redis) { s.binary = name } }
 
-// Directory has the server make its working directory within parent, instead of within the system's directory for
-// temporary files.
+// Directory makes the server put its working directory into parent, instead of the system's directory for temporary
+// files.
 func Directory(parent string) RedisOption { return func(s *Redis) { s.parent = parent } }
 
-// Port has the server listen on this port and on no other one. Without the option the port is a free one.
+// Port makes the server listen on this port and on no other one. By default the port is a free one.
 func Port(port int) RedisOption { return func(s *Redis) { s.port = port } }
 
 // Directive sets one directive of redis.conf: Directive("hz", "100"). The last one wins over deploy/redis.conf and over
@@ -43,8 +43,8 @@ func Directive(name string, values ...string) RedisOption {
 	return func(s *Redis) { s.directives = append(s.directives, directive(name, values...)) }
 }
 
-// ACL gives the server an ACL file with this content. Connect with a URL that names a user; a switched-off default user
-// is fine.
+// ACL gives the server an ACL file with this content. Connect with a URL that names a user; the default user may be
+// off.
 func ACL(content string) RedisOption { return func(s *Redis) { s.acl = content } }
 
 // directive formats one line of redis.conf; every value is quoted, so it may hold spaces and be empty.
@@ -60,7 +60,7 @@ func directive(name string, values ...string) string {
 // AsSentinel starts the program as a sentinel, which has no configuration but its directives.
 func AsSentinel() RedisOption { return func(s *Redis) { s.sentinel = true } }
 
-// Environment has the server get further environment variables, NAME=value each.
+// Environment gives the server further environment variables, NAME=value each.
 func Environment(variables ...string) RedisOption {
 	return func(s *Redis) { s.variables = append(s.variables, variables...) }
 }

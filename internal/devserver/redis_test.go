@@ -15,8 +15,7 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
-// A server that has the port already is never taken for the one that was started, and is asked nothing
-// but which process it is.
+// A server that has the port already is never taken for the started one, and is asked only for its process id.
 func TestStartLeavesAnotherServerAlone(t *testing.T) {
 	t.Parallel()
 	other := testenv.Redis(t)
@@ -35,7 +34,8 @@ func TestStartLeavesAnotherServerAlone(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
-	if _, err := devserver.StartRedis(ctx, append(elsewhere, devserver.Binary(slow))...); err == nil || !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := devserver.StartRedis(ctx, append(elsewhere, devserver.Binary(slow))...); err == nil ||
+		!errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("another server was taken for the one that was started: %v", err)
 	}
 	if left, err := os.ReadDir(temp); err != nil || len(left) > 0 {
@@ -48,8 +48,9 @@ func TestStartLeavesAnotherServerAlone(t *testing.T) {
 	}
 	for line := range strings.Lines(stats) {
 		name, _, _ := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "cmdstat_"), ":")
-		// HELLO and CLIENT are what the asking client of this test says of itself.
-		if !slices.Contains([]string{"", "# Commandstats", "info", "hello", "client|setinfo", "client|maint_notifications"}, name) {
+		// HELLO and CLIENT are the introduction of this test's asking client.
+		if !slices.Contains([]string{"", "# Commandstats", "info", "hello", "client|setinfo",
+			"client|maint_notifications"}, name) {
 			t.Errorf("the other server was told %s", line)
 		}
 	}

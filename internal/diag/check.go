@@ -7,20 +7,22 @@ import (
 	"strings"
 )
 
-// Check is a row of a table of checks: one question about what S knows. A row is written once; every surface shows its findings under
-// its name.
+// Check is a row of a table of checks: one question about the facts in S. A row is written once; status, doctor,
+// /readyz and the console all show its findings under its name.
 type Check[S any] struct {
 	// Name is in the lines of status, doctor, /readyz and the console, and the label of timerd_problem.
 	Name string
-	// Needs are the rows without which this one would find only consequences. Where one of them has failed, this one is left out.
+	// Needs are the rows whose failure makes this row meaningless: if one of them has failed, this row is left out.
 	Needs []string
-	// Causes are the rows whose failure explains what this one finds. They run before it, and its findings name those that failed.
+	// Causes are the rows whose failure explains this row's findings. They run before it, and its findings name the
+	// failed ones.
 	Causes []string
-	// Ready is the check of a timerd's own readiness that fails with this one. While it does, /readyz leaves out what this one finds.
+	// Ready names the check of a timerd's own readiness that fails together with this row. While that check fails,
+	// /readyz leaves out this row's findings.
 	Ready string
-	// Run adds what it finds, and that all is well where that is worth a line. The findings get the name of the row.
+	// Run adds its findings, or an OK if that is worth a line. The findings get the name of the row.
 	Run func(of S, found *Findings)
-	// Fix is what to do about a finding that has no fix of its own.
+	// Fix is the fix for findings without one of their own.
 	Fix string
 }
 
@@ -33,8 +35,8 @@ func Names[S any](table []Check[S]) []string {
 	return names
 }
 
-// Run runs a table, and returns the findings in the order of its rows. before has findings of other tables, which count for Needs and
-// Causes.
+// Run runs a table, and returns the findings in the order of its rows. before has findings of other tables; they count
+// for Needs and Causes.
 func Run[S any](table []Check[S], of S, before Findings) Findings {
 	byRow := make([]Findings, len(table))
 	all := slices.Clone(before)
@@ -50,7 +52,7 @@ func Run[S any](table []Check[S], of S, before Findings) Findings {
 	return slices.Concat(byRow...)
 }
 
-// find runs a row. before are the findings of the rows that ran before.
+// find runs a row. before has the findings of earlier rows.
 func (c *Check[S]) find(of S, before Findings) (found Findings) {
 	c.Run(of, &found)
 	for i := range found {
@@ -67,7 +69,7 @@ func (c *Check[S]) find(of S, before Findings) (found Findings) {
 	return found
 }
 
-// cause says what explains a finding.
+// cause returns a note with the cause of a finding.
 func (c *Check[S]) cause(before Findings) string {
 	var failed []string
 	for _, name := range c.Causes {

@@ -20,13 +20,18 @@ func TestClients(t *testing.T) {
 	}{
 		{diag.Clients{}, "", fix, fix, false},
 		{diag.Clients{Redis: "127.0.0.1:6379"}, "", fix, fix, false},
-		{diag.Clients{Redis: "redis.example:6379"}, "", fix, "promote it: redis-cli -h redis.example -p 6379 REPLICAOF NO ONE; or, if it hangs: redis-cli --cluster fix h:1", true},
-		{diag.Clients{Redis: "localhost:6380", DB: 3, TLS: true}, "", "redis-cli DEL k", "redis-cli -h localhost -p 6380 --tls -n 3 DEL k", true},
+		{diag.Clients{Redis: "redis.example:6379"}, "", fix,
+			"promote it: redis-cli -h redis.example -p 6379 REPLICAOF NO ONE; or, if it hangs: redis-cli --cluster " +
+				"fix h:1", true},
+		{diag.Clients{Redis: "localhost:6380", DB: 3, TLS: true}, "", "redis-cli DEL k",
+			"redis-cli -h localhost -p 6380 --tls -n 3 DEL k", true},
 		{diag.Clients{Redis: "localhost:6379", DB: 3}, "", "redis-cli DEL k", "redis-cli -n 3 DEL k", true},
 		{diag.Clients{Redis: "/run/redis.sock"}, "", "redis-cli BGSAVE", "redis-cli -s /run/redis.sock BGSAVE", true},
 		{
-			diag.Clients{Sentinel: "s1:26379", Master: "timers", DB: 2}, "", "raise it: redis-cli CONFIG SET maxmemory 5; or: redis-cli BGSAVE",
-			"raise it: redis-cli " + master + "-n 2 CONFIG SET maxmemory 5; or: redis-cli " + master + "-n 2 BGSAVE", true,
+			diag.Clients{Sentinel: "s1:26379", Master: "timers", DB: 2}, "",
+			"raise it: redis-cli CONFIG SET maxmemory 5; or: redis-cli BGSAVE",
+			"raise it: redis-cli " + master + "-n 2 CONFIG SET maxmemory 5; or: redis-cli " + master + "-n 2 BGSAVE",
+			true,
 		},
 		{
 			diag.Clients{Sentinel: "s1:26379", Master: "it's", TLS: true}, "", "redis-cli BGSAVE",
@@ -34,7 +39,9 @@ func TestClients(t *testing.T) {
 		},
 		{diag.Clients{}, "10.0.0.7:7001", "redis-cli BGSAVE", "redis-cli -h 10.0.0.7 -p 7001 BGSAVE", true},
 		{diag.Clients{}, "", edit, edit, false},
-		{diag.Clients{NATS: "nats://a:1,nats://b:1"}, "", edit, "nats -s nats://a:1,nats://b:1 stream edit TIMERS --force; or: nats -s nats://a:1,nats://b:1 consumer rm TIMERS a --force", true},
+		{diag.Clients{NATS: "nats://a:1,nats://b:1"}, "", edit,
+			"nats -s nats://a:1,nats://b:1 stream edit TIMERS --force; or: nats -s nats://a:1,nats://b:1 consumer rm " +
+				"TIMERS a --force", true},
 	} {
 		all := diag.Findings{{Text: "redis-cli SET", Fix: c.fix}}
 		c.clients.On(c.server).Address(all)

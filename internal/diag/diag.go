@@ -1,4 +1,4 @@
-// Package diag has the one form in which timerd reports a problem and its fix: in doctor, status, the console and /readyz.
+// Package diag has the single form of a problem and its fix: in doctor, status, the console and /readyz.
 package diag
 
 import (
@@ -12,8 +12,9 @@ type Level string
 // The levels.
 const (
 	OK   Level = "ok"
-	Warn Level = "warn" // timerd works, but an operator should look at something, or it keeps less than it could
-	Fail Level = "fail" // timers do not fire, timerd does not start or keep its guarantees, or the state cannot be determined
+	Warn Level = "warn" // timerd works, but with less protection, or with something for an operator to look at
+	// timers do not fire, timerd does not start or keep its guarantees, or the state cannot be determined
+	Fail Level = "fail"
 )
 
 // Finding is the result of one check.
@@ -35,10 +36,11 @@ func (f Finding) String() string {
 // toFix separates the problem from the fix in a text.
 const toFix = "; to fix it: "
 
-// Findings are the results of checks, in the order of the checks. The check that adds a finding need not name it: [Run] does.
+// Findings are the results of checks, in the order of the checks. The check that adds a finding need not name it: [Run]
+// does.
 type Findings []Finding
 
-// OK adds a finding without a problem.
+// OK adds a finding that reports no problem.
 func (f *Findings) OK(format string, args ...any) {
 	*f = append(*f, Finding{Level: OK, Text: fmt.Sprintf(format, args...)})
 }
@@ -61,7 +63,7 @@ func (f Findings) Failed() bool {
 	return slices.ContainsFunc(f, func(one Finding) bool { return one.Level == Fail })
 }
 
-// Fixable is an error with a fix, with which its text ends.
+// Fixable is an error whose text ends with its fix.
 type Fixable interface {
 	error
 	Problem() string // the text without the fix
@@ -75,7 +77,7 @@ func Text(m Fixable) string { return m.Problem() + toFix + m.Fix() }
 type Fault struct {
 	What   string // the problem
 	Remedy string // the fix
-	Err    error  // why; nil for no other reason
+	Err    error  // the reason; may be nil
 }
 
 func (f *Fault) Error() string { return Text(f) }
@@ -89,7 +91,7 @@ func (f *Fault) Fix() string { return f.Remedy }
 
 // Wrap puts a text before an error's problem. The fix of a [Fixable] stays separate.
 func Wrap(what string, err error) error {
-	if m, ok := err.(Fixable); ok { //nolint:errorlint // within another error or among others it does not say all
+	if m, ok := err.(Fixable); ok { //nolint:errorlint // wrapped or joined with others it is incomplete
 		return &Fault{what + ": " + m.Problem(), m.Fix(), err}
 	}
 	return fmt.Errorf("%s: %w", what, err)
@@ -97,21 +99,21 @@ func Wrap(what string, err error) error {
 
 // WithFix returns an error with its own fix, or else the given one.
 func WithFix(err error, otherwise string) error {
-	if m, ok := err.(Fixable); ok { //nolint:errorlint // within another error or among others it does not say all
+	if m, ok := err.(Fixable); ok { //nolint:errorlint // wrapped or joined with others it is incomplete
 		return m
 	}
 	return &Fault{err.Error(), otherwise, err}
 }
 
-// Of returns the finding for an error, a failure. An error that is not [Fixable] as a whole gets the given fix.
+// Of returns a failure as the finding for an error. An error that is not [Fixable] as a whole gets the given fix.
 func Of(check string, err error, otherwise string) Finding {
-	if m, ok := err.(Fixable); ok { //nolint:errorlint // within another error or among others it does not say all
+	if m, ok := err.(Fixable); ok { //nolint:errorlint // wrapped or joined with others it is incomplete
 		return Finding{Fail, check, m.Problem(), m.Fix()}
 	}
 	return Finding{Fail, check, Plain(err).Error(), otherwise}
 }
 
-// The names of checks that more than their row refers to. The rows are in the tables of internal/status and internal/doctor.
+// The names of checks used outside their rows. The rows are in the tables of internal/status and internal/doctor.
 const (
 	CheckOverdue    = "overdue"
 	CheckRedis      = "redis"
@@ -143,5 +145,8 @@ func (f Findings) Of(level Level) Findings {
 
 // Has reports whether one of the findings has the level and one of the checks.
 func (f Findings) Has(level Level, checks ...string) bool {
-	return slices.ContainsFunc(f, func(one Finding) bool { return one.Level == level && slices.Contains(checks, one.Check) })
+	return slices.ContainsFunc(f, func(one Finding) bool {
+		return one.Level == level &&
+			slices.Contains(checks, one.Check)
+	})
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // What the NATS client says of a buffer of no bytes means that there is no connection.
-func TestPlain(t *testing.T) {
+func TestNoConnectionInPlainWords(t *testing.T) {
 	t.Parallel()
 	said := diag.Of("jetstream", fmt.Errorf("stream TIMERS: %w", nats.ErrReconnectBufExceeded), "").Text
 	if other := errors.New("other"); said != "NATS is disconnected" || !errors.Is(diag.Plain(other), other) {
@@ -21,8 +21,8 @@ func TestPlain(t *testing.T) {
 	}
 }
 
-// What to do is told apart from what is wrong, and told once, however often an error was wrapped.
-func TestOf(t *testing.T) {
+// The fix is separate from the problem, and appears once, however often an error was wrapped.
+func TestOfSeparatesTheFix(t *testing.T) {
 	t.Parallel()
 	away := errors.New("a server is away")
 	fault := &diag.Fault{What: "it is full", Remedy: "empty it", Err: away}
@@ -33,11 +33,14 @@ func TestOf(t *testing.T) {
 	}{
 		{away, "a server is away", "look", "a server is away", true, false},
 		{fault, "it is full", "empty it", "it is full; to fix it: empty it", true, true},
-		{diag.Wrap("NATS", diag.Wrap("stream", fault)), "NATS: stream: it is full", "empty it", "NATS: stream: it is full; to fix it: empty it", true, true},
+		{diag.Wrap("NATS", diag.Wrap("stream", fault)), "NATS: stream: it is full", "empty it",
+			"NATS: stream: it is full; to fix it: empty it", true, true},
 		{diag.Wrap("NATS", away), "NATS: a server is away", "look", "NATS: a server is away", true, false},
 		// Of several, none speaks for all.
-		{errors.Join(fault, away), "it is full; to fix it: empty it\na server is away", "look", "it is full; to fix it: empty it\na server is away", true, true},
-		{fmt.Errorf("%w, again", fault), "it is full; to fix it: empty it, again", "look", "it is full; to fix it: empty it, again", true, true},
+		{errors.Join(fault, away), "it is full; to fix it: empty it\na server is away", "look",
+			"it is full; to fix it: empty it\na server is away", true, true},
+		{fmt.Errorf("%w, again", fault), "it is full; to fix it: empty it, again", "look",
+			"it is full; to fix it: empty it, again", true, true},
 	} {
 		f := diag.Of("nats", c.err, "look")
 		if f != (diag.Finding{Level: diag.Fail, Check: "nats", Text: c.text, Fix: c.fix}) {
@@ -72,7 +75,7 @@ func TestFindings(t *testing.T) {
 	}
 }
 
-// A row whose need has failed is left out, and one with causes names those that failed, wherever they stand.
+// A row whose need has failed is left out, and a row with causes names the failed ones, in any order.
 func TestRowsDependOnOthers(t *testing.T) {
 	t.Parallel()
 	fails := func(names ...string) func(string, *diag.Findings) {
@@ -91,12 +94,13 @@ func TestRowsDependOnOthers(t *testing.T) {
 		{Name: "holds", Needs: []string{"redis"}, Run: fails("holds")},
 	}
 	for failing, want := range map[string]string{
-		"":                         "",
-		"holds":                    "holds: holds is broken; ",
-		"redis holds":              "redis: redis is broken; ",
-		"overdue":                  "overdue: overdue is broken; no other check finds a cause; ",
-		"overdue redis nats holds": "overdue: overdue is broken; the cause is under redis, nats; redis: redis is broken; nats: nats is broken; ",
-		"outside nats":             "",
+		"":            "",
+		"holds":       "holds: holds is broken; ",
+		"redis holds": "redis: redis is broken; ",
+		"overdue":     "overdue: overdue is broken; no other check finds a cause; ",
+		"overdue redis nats holds": "overdue: overdue is broken; the cause is under redis, nats; redis: redis is " +
+			"broken; nats: nats is broken; ",
+		"outside nats": "",
 	} {
 		before := diag.Findings{}
 		if strings.Contains(failing, "outside") {

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Duration writes a duration as people read it: with days, and without what is zero: 40d 51m, 1h 30m, 4.5s, 0s.
+// Duration formats a duration for people: with days, and without zero parts: 40d 51m, 1h 30m, 4.5s, 0s.
 func Duration(d time.Duration) string {
 	if d < 0 {
 		return "-" + Duration(-max(d, -math.MaxInt64))

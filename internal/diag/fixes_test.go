@@ -10,9 +10,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/timerd-io/timerd/internal/diag"
 )
 
-// literal returns a text that code puts together, with … for what is known only when it runs.
+// literal returns a text built by code, with … for parts known only at run time.
 func literal(e ast.Expr) string {
 	switch e := e.(type) {
 	case *ast.BasicLit:
@@ -25,10 +27,10 @@ func literal(e ast.Expr) string {
 	return "…"
 }
 
-// Fixes are pasted into a shell. So what to do comes first and its command last: it ends with the fix, or before another way, "; or".
+// Fixes are pasted into a shell. So the instruction comes first and its command last: it ends with the fix, or before
+// another way, "; or".
 func TestCommandsEndFixes(t *testing.T) {
 	t.Parallel()
-	begin := regexp.MustCompile(`(^|: |now: )((redis-cli (--|[A-Z])|nats (stream|consumer) [a-z]|timerd (status|dead|deliveries|doctor|holds?|resume|set|cancel|ls) )[^\n]*)`)
 	glued := regexp.MustCompile(`, |; | \(|, once| which | shows `)
 	seen := 0
 	look := func(path string, e ast.Expr) {
@@ -36,13 +38,12 @@ func TestCommandsEndFixes(t *testing.T) {
 		if !regexp.MustCompile(`\b(redis-cli [A-Z]|nats (stream|consumer) )|: timerd [a-z]`).MatchString(text) {
 			return
 		}
-		for part := range strings.SplitSeq(text, "; or") {
-			found := begin.FindStringSubmatch(part)
-			if found == nil {
+		for _, step := range diag.Steps(text) {
+			if !step.Command {
 				continue
 			}
 			seen++
-			if glued.MatchString(regexp.MustCompile(`'[^']*'`).ReplaceAllString(found[2], "")) {
+			if glued.MatchString(regexp.MustCompile(`'[^']*'`).ReplaceAllString(step.Text, "")) {
 				t.Errorf("%s: words stand behind a command: %s", path, text)
 			}
 		}
@@ -69,5 +70,29 @@ func TestCommandsEndFixes(t *testing.T) {
 	})
 	if err != nil || seen < 20 {
 		t.Errorf("%d commands, %v", seen, err)
+	}
+}
+
+// A fix is split where its commands begin and end, whatever names are quoted in them.
+func TestSteps(t *testing.T) {
+	t.Parallel()
+	for fix, want := range map[string]string{
+		"": "", "look at it": "look at it", "timerd makes it": "timerd makes it",
+		"redis-cli TIME":             "[redis-cli TIME]",
+		"look; then: timerd dead ls": "look; then: [timerd dead ls]",
+		"wait: or not; or: nats -s x stream rm 'a; or b': c; or, later: timerd status": "wait: or not; or: " +
+			"[nats -s x stream rm 'a; or b': c]; or, later: [timerd status]",
+		"the log: redis-cli is slow": "the log: redis-cli is slow",
+	} {
+		got := ""
+		for _, step := range diag.Steps(fix) {
+			if step.Command {
+				step.Text = "[" + step.Text + "]"
+			}
+			got += step.Text
+		}
+		if got != want {
+			t.Errorf("%q is split into %q, want %q", fix, got, want)
+		}
 	}
 }

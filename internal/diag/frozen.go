@@ -8,18 +8,18 @@ import (
 	"time"
 )
 
-// The names of the servers' processes, as ps takes them.
+// The names of the servers' processes, for ps.
 const (
 	RedisProcess = "redis-server,valkey-server"
 	NATSProcess  = "nats-server"
 )
 
-// acceptTime bounds a connection to a server that has not answered.
+// acceptTime bounds a connection to a silent server.
 const acceptTime = 250 * time.Millisecond
 
-// Frozen returns the problem of a server that has not answered in time and yet accepts connections at one of some
-// addresses; nil if err is anything else than a timeout, a problem with a fix already, or no address accepts any. An
-// empty network stands for TCP. It takes 250 ms for each address at most.
+// Frozen returns the problem of a server that did not answer in time but accepts connections at one of some addresses.
+// It returns nil if err is no timeout, or has a fix already, or if no address accepts connections. An empty network
+// means TCP. It takes at most 250 ms per address.
 func Frozen(err error, process, network string, addrs ...string) *Fault {
 	late, ok := errors.AsType[net.Error](err)
 	_, explained := errors.AsType[Fixable](err)

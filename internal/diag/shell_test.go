@@ -7,10 +7,11 @@ import (
 	"github.com/timerd-io/timerd/internal/diag"
 )
 
-// What the shell makes of it is the text itself, whoever wrote that.
-func TestWord(t *testing.T) {
+// The shell reads it as the text itself, for any text.
+func TestWordIsQuotedForTheShell(t *testing.T) {
 	t.Parallel()
-	for _, text := range []string{"", "+zadd", "redis:6379/0", "'", "a b", "~app:*", "it's", `$(date)`, "`id`", "a;b|c&d>e", `\`, "!x", "#", "é", "-"} {
+	for _, text := range []string{"", "+zadd", "redis:6379/0", "'", "a b", "~app:*", "it's", `$(date)`, "`id`",
+		"a;b|c&d>e", `\`, "!x", "#", "é", "-"} {
 		word := diag.Word(text)
 		out, err := exec.CommandContext(t.Context(), "sh", "-c", "printf %s "+word).Output()
 		if err != nil || string(out) != text {

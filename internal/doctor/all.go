@@ -1,5 +1,5 @@
-// Package doctor looks at the servers that timerd needs and says what is wrong with them, each with its fix. It changes
-// nothing: what it writes to Redis to learn its rights is a probe key of its own, which it deletes.
+// Package doctor checks timerd's servers and reports their problems, each with its fix. It changes nothing: to learn
+// its rights it writes a probe key of its own to Redis, and deletes it.
 package doctor
 
 import (
@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/config"
@@ -23,32 +22,33 @@ import (
 )
 
 const (
-	// presentWithin bounds how long masters of a cluster that do not answer are waited for.
+	// presentWithin bounds the wait for silent masters of a cluster.
 	presentWithin = 1500 * time.Millisecond
-	// nodeTimeout bounds the checks of one server of Redis, so that one that falls silent leaves time for NATS.
+	// nodeTimeout bounds the checks of one server of Redis, so that a silent one leaves time for NATS.
 	nodeTimeout = 20 * time.Second
 )
 
-// examination is what doctor looks at.
+// examination has the subjects of doctor's checks.
 type examination struct {
 	config  config.Config
 	rdb     redis.UniversalClient // nil if it cannot be reached
 	from    status.Sources
-	freeNow uint64 // bytes that the disk of the embedded NATS has left; 0 if that is not known
+	freeNow uint64 // free bytes on the disk of the embedded NATS; 0 if unknown
 
 	configured, directory diag.Findings // of the settings, and of the directory of the embedded NATS
 }
 
-// CheckAll reads the configuration and makes every check that its valid sections allow: those of timerd status, and those of the servers'
-// settings. valid reports whether all sections are valid. away is the masters of a cluster that do not answer; the others are checked
-// without them. ctx bounds all checks together.
+// CheckAll reads the configuration and makes every check that its valid sections allow: the checks of timerd status,
+// and checks of the servers' settings. valid reports whether all sections are valid. away has the silent masters of a
+// cluster; the others are checked without them. ctx bounds all checks together.
 func CheckAll(ctx context.Context) (_ diag.Findings, away []schedule.Away, valid bool) {
 	x := &examination{}
 	var broken config.Section
 	x.configured, broken, x.config = checkConfig()
 	c := x.config
 	conn := connect.Connector{Logger: slog.New(slog.DiscardHandler)}
-	x.from = status.Sources{Streams: c.Streams(), Clients: c.Clients(), Needs: rights.Needs{Namespaces: c.Service.Namespaces, Events: c.Service.KeyspaceEvents}}
+	x.from = status.Sources{Streams: c.Streams(), Clients: c.Clients(),
+		Needs: rights.Needs{Namespaces: c.Service.Namespaces, Events: c.Service.KeyspaceEvents}}
 	if broken&config.SectionRedis == 0 {
 		if x.openRedis(ctx, conn); x.rdb != nil {
 			defer func() { _ = x.rdb.Close() }() // nothing is pending on it
@@ -65,12 +65,13 @@ func CheckAll(ctx context.Context) (_ diag.Findings, away []schedule.Away, valid
 	return findings, x.from.Masters, broken == 0
 }
 
-// Checks returns the names of the checks that doctor makes besides those of timerd status.
+// Checks returns the names of doctor's own checks, without those of timerd status.
 func Checks() []string {
-	return slices.Concat(diag.Names((&examination{}).checks()), diag.Names((&Redis{}).checks()), diag.Names((&NATS{}).checks()))
+	return slices.Concat(diag.Names((&examination{}).checks()), diag.Names((&Redis{}).checks()),
+		diag.Names((&NATS{}).checks()))
 }
 
-// checks returns the checks of what concerns more than one server, or none.
+// checks returns the checks that are not about a single server.
 func (x *examination) checks() []diag.Check[context.Context] {
 	told := func(f *diag.Findings) func(context.Context, *diag.Findings) {
 		return func(_ context.Context, r *diag.Findings) { *r = *f }
@@ -89,7 +90,7 @@ func (x *examination) installation(ctx context.Context, r *diag.Findings) {
 	}
 }
 
-// checkServers makes the checks of the servers' settings. state has what the checks of timerd status have found.
+// checkServers makes the checks of the servers' settings. state has the findings of timerd status.
 func (x *examination) checkServers(ctx context.Context, state diag.Findings) (found diag.Findings) {
 	if x.from.Schedule != nil {
 		found = checkEachRedis(ctx, x.from.Schedule, x.config)
@@ -102,15 +103,16 @@ func (x *examination) checkServers(ctx context.Context, state diag.Findings) (fo
 	return found
 }
 
-// checkConfig reads the configuration section by section, so that a fault in
-// one does not hide what can be said about the others.
+// checkConfig reads the configuration section by section, so that a fault in one does not hide findings about the
+// others.
 func checkConfig() (r diag.Findings, broken config.Section, all config.Config) {
 	add := func(f diag.Finding) {
 		if !slices.Contains(r, f) {
 			r = append(r, f)
 		}
 	}
-	for _, s := range []config.Section{config.SectionLog, config.SectionRedis, config.SectionNATS, config.SectionService} {
+	for _, s := range []config.Section{config.SectionLog, config.SectionRedis, config.SectionNATS,
+		config.SectionService} {
 		c, err := config.Read(s)
 		if faults, ok := errors.AsType[*config.Error](err); ok {
 			broken |= s
@@ -139,7 +141,7 @@ func checkConfig() (r diag.Findings, broken config.Section, all config.Config) {
 	return r, broken, all
 }
 
-// openRedis connects to Redis, or notes why it cannot.
+// openRedis connects to Redis, or notes the reason for the failure.
 func (x *examination) openRedis(ctx context.Context, conn connect.Connector) {
 	rdb, err := conn.Redis(ctx, x.config.Redis)
 	if x.rdb = rdb; err == nil {
@@ -153,10 +155,10 @@ func (x *examination) openRedis(ctx context.Context, conn connect.Connector) {
 	}
 }
 
-// checkEachRedis checks the servers of Redis, all at once: one that is silent takes no time from the others.
-// One that refuses what is asked is left to [State], which says why: what it would say here comes of that.
+// checkEachRedis checks the servers of Redis, all at once: a silent one does not delay the others. A server that
+// refuses requests is left to [State], which reports the reason: other findings would be consequences.
 func checkEachRedis(ctx context.Context, s *schedule.Schedule, c config.Config) (r diag.Findings) {
-	nodes, _ := s.Nodes(ctx) // State tells as well
+	nodes, _ := s.Nodes(ctx) // State reports the error too
 	ctx, cancel := context.WithTimeout(ctx, nodeTimeout)
 	defer cancel()
 	found := make([]diag.Findings, len(nodes))
@@ -184,7 +186,7 @@ func checkEachRedis(ctx context.Context, s *schedule.Schedule, c config.Config) 
 	return r
 }
 
-// openNATS connects to NATS, or notes why it cannot, or not yet.
+// openNATS connects to NATS, or notes the reason why it cannot, or not yet.
 func (x *examination) openNATS(ctx context.Context, conn connect.Connector) {
 	c := x.config.NATS
 	var nc *nats.Conn
@@ -202,8 +204,8 @@ func (x *examination) openNATS(ctx context.Context, conn connect.Connector) {
 	if nc == nil {
 		return
 	}
-	if x.from.JetStream, err = jetstream.New(nc); err != nil {
+	if x.from.JetStream, err = connect.NewJetStream(nc, c); err != nil {
 		nc.Close()
-		x.from.NoNATS = diag.Of(diag.CheckNATS, err, "correct TIMERD_NATS_URL")
+		x.from.NoNATS = diag.Of(diag.CheckNATS, err, connect.NATSFix(c, err))
 	}
 }

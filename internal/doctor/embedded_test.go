@@ -17,7 +17,8 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
-// With NATS within timerd, doctor looks at the data directory, and never takes somebody else's server for that of timerd.
+// With NATS within timerd, doctor looks at the data directory, and never takes somebody else's server for that of
+// timerd.
 func TestEmbedded(t *testing.T) {
 	testenv.NoLeaks(t)
 	redis, stranger := testenv.Redis(t), testenv.NATS(t)
@@ -25,7 +26,8 @@ func TestEmbedded(t *testing.T) {
 	check := func(address string) []diag.Finding {
 		t.Helper()
 		testenv.SetVariables(t, map[string]string{
-			"TIMERD_REDIS_URL": redis.URL(0), "TIMERD_NAMESPACES": "*", "TIMERD_NATS_URL": "embedded://" + address, "TIMERD_DATA_DIR": dir,
+			"TIMERD_REDIS_URL": redis.URL(0), "TIMERD_NAMESPACES": "*", "TIMERD_NATS_URL": "embedded://" + address,
+			"TIMERD_DATA_DIR": dir,
 		})
 		findings, _, valid := doctor.CheckAll(t.Context())
 		if !valid {
@@ -34,7 +36,10 @@ func TestEmbedded(t *testing.T) {
 		return findings
 	}
 	aboutNATS := func(findings []diag.Finding) bool {
-		return slices.ContainsFunc(findings, func(f diag.Finding) bool { return f.Check == "jetstream" || f.Check == "nats version" })
+		return slices.ContainsFunc(findings, func(f diag.Finding) bool {
+			return f.Check == "jetstream" ||
+				f.Check == "nats version"
+		})
 	}
 	port, err := devserver.FreePort()
 	if err != nil {
@@ -76,7 +81,8 @@ func TestEmbedded(t *testing.T) {
 	if aboutNATS(findings) {
 		t.Errorf("a stranger's server was checked:\n%s", describe(findings))
 	}
-	if err := doctor.AdoptStreams(t.Context(), &logs); err == nil || !strings.Contains(err.Error(), "is not that of TIMERD_DATA_DIR") {
+	if err := doctor.AdoptStreams(t.Context(), &logs); err == nil ||
+		!strings.Contains(err.Error(), "is not the one of TIMERD_DATA_DIR") {
 		t.Errorf("adopting the streams of a stranger: %v", err)
 	}
 	if err := server.Stop(); err != nil {

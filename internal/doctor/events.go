@@ -18,10 +18,10 @@ import (
 	"github.com/timerd-io/timerd/listener"
 )
 
-// eventsTimeout is how long the events of a probe may take.
+// eventsTimeout bounds the wait for a probe's events.
 const eventsTimeout = 2 * time.Second
 
-// events checks that keyspace events flow: by the setting where it can be read, else by trying.
+// events checks that keyspace events flow: by the setting if it can be read, or else by a trial.
 func (d *Redis) events(ctx context.Context, r *diag.Findings) {
 	if !d.Events {
 		r.OK("not used: TIMERD_KEYSPACE_EVENTS=off; plain keys are adopted by audit")
@@ -30,13 +30,15 @@ func (d *Redis) events(ctx context.Context, r *diag.Findings) {
 	value, known := d.settings["notify-keyspace-events"]
 	flags := listener.AddFlags(value)
 	fix := func(with string) string {
-		return fmt.Sprintf("set it here and in redis.conf, or in the parameter group of a managed Redis%s: redis-cli CONFIG SET notify-keyspace-events %s", with, diag.Word(flags))
+		return fmt.Sprintf("set it here and in redis.conf, or in the parameter group of a managed Redis%s: redis-cli "+
+			"CONFIG SET notify-keyspace-events %s", with, diag.Word(flags))
 	}
 	const orOff = "; where that is not possible, set TIMERD_KEYSPACE_EVENTS=off"
 	if !known {
 		own := fix(", with the flags that others of this Redis need besides" + orOff)
 		if redis.HasErrorPrefix(d.unread, "unknown command") {
-			own = "set notify-keyspace-events to " + flags + " by the service's own setting, see Managed Redis in docs/operations.md" + orOff
+			own = "set notify-keyspace-events to " + flags +
+				" by the service's own setting, see Managed Redis in docs/operations.md" + orOff
 		}
 		d.tryEvents(ctx, r, own)
 		return
@@ -46,15 +48,18 @@ func (d *Redis) events(ctx context.Context, r *diag.Findings) {
 	case missing == "":
 		r.OK("notify-keyspace-events is %q", value)
 	case d.maySet(ctx):
-		r.Warn(fix(""), "notify-keyspace-events is %q and lacks %s: timerd, which may, switches them on at its start, and again after a restart of Redis", value, missing)
+		r.Warn(fix(""), "notify-keyspace-events is %q and lacks %s: timerd, which may, switches them on at its "+
+			"start, and again after a restart of Redis", value, missing)
 	case missing == "h":
-		r.Warn(fix(""), "notify-keyspace-events is %q and lacks h: later HSETs on a hash timer are seen by audit only", value)
+		r.Warn(fix(""), "notify-keyspace-events is %q and lacks h: later HSETs on a hash timer are seen by audit only",
+			value)
 	default:
-		r.Fail(fix(orOff), "notify-keyspace-events is %q and lacks %s, and timerd may not switch them on: plain keys are adopted by audit only", value, missing)
+		r.Fail(fix(orOff), "notify-keyspace-events is %q and lacks %s, and timerd may not switch them on: plain keys "+
+			"are adopted by audit only", value, missing)
 	}
 }
 
-// maySet tells whether CONFIG SET is allowed, by a setting that no server has.
+// maySet reports whether CONFIG SET is allowed. It tries to set a setting that does not exist.
 func (d *Redis) maySet(ctx context.Context) bool {
 	err := d.rdb.ConfigSet(ctx, "timerd-doctor", "").Err()
 	if err == nil {
@@ -64,7 +69,7 @@ func (d *Redis) maySet(ctx context.Context) bool {
 	return strings.Contains(text, "unknown option") || strings.Contains(text, "unsupported config parameter")
 }
 
-// tryEvents writes a probe and looks which of its events come.
+// tryEvents writes a probe and checks which of its events arrive.
 func (d *Redis) tryEvents(ctx context.Context, r *diag.Findings, fix string) {
 	why := "CONFIG GET does not show the setting"
 	switch {
@@ -76,15 +81,15 @@ func (d *Redis) tryEvents(ctx context.Context, r *diag.Findings, fix string) {
 	missing, err := d.missingEvents(ctx)
 	switch {
 	case err != nil:
-		r.Fail("grant the rights that the line redis rights names", "%s; and a trial fails: %v", why, err)
-	case len(missing) > 0: // without CONFIG GET timerd sets none, so that it removes no flags of others
+		r.Fail("grant the rights in the line redis rights", "%s; and a trial fails: %v", why, err)
+	case len(missing) > 0: // without CONFIG GET timerd sets no flags: it might remove others'
 		r.Fail(fix, "%s; and a trial brought no event for %s", why, strings.Join(missing, ", "))
 	default:
 		r.OK("set, expire and expired arrive; the rest is unknown: %s", why)
 	}
 }
 
-// missingEvents returns which events of a probe did not come in time.
+// missingEvents returns the events of a probe that did not arrive in time.
 func (d *Redis) missingEvents(ctx context.Context) ([]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, eventsTimeout)
 	defer cancel()
@@ -101,7 +106,7 @@ func (d *Redis) missingEvents(ctx context.Context) ([]string, error) {
 	if err := d.rdb.Set(ctx, probe, "", ttl).Err(); err != nil {
 		return nil, fmt.Errorf("set a probe: %w", err)
 	}
-	// Redis tells that a key has run out when it is touched.
+	// Touching an expired key makes Redis send its event.
 	touched := time.AfterFunc(2*ttl, func() { d.rdb.Exists(ctx, probe) })
 	defer touched.Stop()
 

@@ -35,7 +35,8 @@ func fill(t *testing.T, js jetstream.JetStream, conf streams.Config, n, size int
 		t.Fatal(err)
 	}
 	for i := range n {
-		if _, err := js.Publish(t.Context(), "timers.fired.a.b.c", []byte(strings.Repeat("x", size)), jetstream.WithMsgID(fmt.Sprint(i))); err != nil {
+		if _, err := js.Publish(t.Context(), "timers.fired.a.b.c", []byte(strings.Repeat("x", size)),
+			jetstream.WithMsgID(fmt.Sprint(i))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -51,12 +52,17 @@ func TestGrowth(t *testing.T) {
 		level   diag.Level
 		wants   []string
 	}{
-		{"an age that does not fit", streams.Config{}, 500 << 20, diag.Warn, []string{"TIMERS gets 1.", "for 7d", "there is room for 524 MB", "give JetStream a larger disk; or, if nobody needs the oldest, which this drops, read or not: nats stream edit TIMERS --max-age=", "h --force; or: nats stream edit TIMERS --max-bytes=409600KB --force"}},
+		{"an age that does not fit", streams.Config{}, 500 << 20, diag.Warn,
+			[]string{"TIMERS gets 1.", "for 7d", "there is room for 524 MB",
+				"give JetStream a larger disk; or, if nobody needs the oldest, which this drops, read or not: nats " +
+					"stream edit TIMERS --max-age=",
+				"h --force; or: nats stream edit TIMERS --max-bytes=409600KB --force"}},
 		{"an age that fits", streams.Config{MaxAge: 24 * time.Hour}, 500 << 20, diag.OK, []string{"for 1d", "MB"}},
 		{"a size that fits", streams.Config{MaxBytes: 100 << 20}, 500 << 20, diag.OK, []string{"for 7d: 105 MB"}},
 		{"for ever", streams.Config{MaxAge: -1}, 500 << 20, diag.Warn, []string{"keeps them for ever", "MB a day"}},
 		{"without a limit that is known", streams.Config{}, -1, diag.OK, []string{"for 7d: 1."}},
-		{"for ever without a limit that is known", streams.Config{MaxAge: -1}, -1, diag.OK, []string{"a day, without an end"}},
+		{"for ever without a limit that is known", streams.Config{MaxAge: -1}, -1, diag.OK,
+			[]string{"a day, without an end"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			js := limited(t, c.storage)

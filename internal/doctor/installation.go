@@ -21,17 +21,17 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// ownServerPatience is how long an embedded server that was just started may take to answer.
+// ownServerPatience bounds the wait for a just started embedded server.
 const ownServerPatience = 10 * time.Second
 
-// CheckInstallation tells whether Redis and the streams belong to the same installation, and who else is of it.
+// CheckInstallation checks that Redis and the streams belong to the same installation, and lists its other timerds.
 func (d *NATS) CheckInstallation(ctx context.Context, rdb redis.UniversalClient) diag.Findings {
 	ctx, cancel := context.WithTimeout(ctx, 2*answerTimeout)
 	defer cancel()
 	var r diag.Findings
 	state, err := streams.Inspect(ctx, rdb, d.js, d.want)
 	if isAnswered(err) {
-		return r // State says why
+		return r // State reports the reason
 	}
 	if err != nil {
 		r.Fail("let timerd read and write timerd:* in Redis, and call $JS.API.STREAM.INFO.*", "%v", err)
@@ -39,12 +39,13 @@ func (d *NATS) CheckInstallation(ctx context.Context, rdb redis.UniversalClient)
 	}
 	if state.Unknown != nil && !isAnswered(state.Unknown) {
 		r.Warn("let timerd call $JS.API.STREAM.INFO."+d.want.DeliveryStream(),
-			"cannot tell which installation the log of deliveries belongs to, if there is one: %v", state.Unknown)
+			"cannot find the owner of the log of deliveries, if there is one: %v", state.Unknown)
 	}
 	id, unmarked := state.Redis, []string(nil)
 	for _, o := range state.Owners {
 		switch {
-		case o.Installation == "" && o.Stream == d.want.DeliveryStream(): // it was made before the others were marked, and will do
+		// older than the marks of the others, which is fine
+		case o.Installation == "" && o.Stream == d.want.DeliveryStream():
 		case o.Installation == "":
 			unmarked = append(unmarked, o.Stream)
 		case id == "":
@@ -63,13 +64,15 @@ func (d *NATS) CheckInstallation(ctx context.Context, rdb redis.UniversalClient)
 	}
 	for _, a := range state.Living[id] {
 		if a.Elsewhere() && state.Redis != "" {
-			r.Fail(fmt.Sprintf("stop one of the two, or give it streams of its own, and delete %s in its Redis", keys.Installation),
-				"%.100q is of the same installation %.100q and serves another Redis, which may be a copy of this one", a.Instance, id)
+			r.Fail(fmt.Sprintf("stop one of the two, or give it streams of its own, and delete %s in its Redis",
+				keys.Installation),
+				"%.100q is of the same installation %.100q and serves another Redis, which may be a copy of this one",
+				a.Instance, id)
 		}
 	}
 	if state.Redis != "" && len(unmarked) > 0 {
 		r.Warn("let the NATS user call $JS.API.STREAM.UPDATE.*; timerd then marks them",
-			"%s: not marked as the installation's, so another one may take them for its own", strings.Join(unmarked, ", "))
+			"%s: not marked as the installation's, so another one could take them", strings.Join(unmarked, ", "))
 	}
 	switch {
 	case len(r) > 0:
@@ -81,7 +84,8 @@ func (d *NATS) CheckInstallation(ctx context.Context, rdb redis.UniversalClient)
 	return r
 }
 
-// isAnswered tells of an error that JetStream has answered with it, such as that it has no leader. Without a right there is no answer.
+// isAnswered reports whether an error is JetStream's answer, such as a missing leader. Without a right there is no
+// answer.
 func isAnswered(err error) bool {
 	_, ok := errors.AsType[*jetstream.APIError](err)
 	return ok
@@ -91,16 +95,18 @@ func isAnswered(err error) bool {
 func (d *NATS) withoutIdentity(r *diag.Findings, id string, living []streams.Answer) {
 	for _, a := range living {
 		if a.Elsewhere() {
-			r.Fail("give this one streams of its own with TIMERD_SUBJECT_PREFIX and TIMERD_STREAM; or, if this Redis replaces that one, stop that timerd",
-				"the streams belong to installation %.100q, of which %.100q is running on another Redis", id, a.Instance)
+			r.Fail("give this installation streams of its own with TIMERD_SUBJECT_PREFIX and TIMERD_STREAM; or, if "+
+				"this Redis replaces the other one, stop the other timerd",
+				"the streams belong to installation %.100q, whose timerd %.100q is running on another Redis", id,
+				a.Instance)
 			return
 		}
 	}
-	r.Warn("none, if Redis is new or was flushed: timerd gives it that of the streams at its start",
-		"this Redis has no identity, and the streams are those of installation %.100q", id)
+	r.Warn("none, if Redis is new or was flushed: at its start, timerd gives Redis the identity of the streams",
+		"this Redis has no identity, and the streams belong to installation %.100q", id)
 }
 
-// running says which timerds of an installation answered.
+// running lists the timerds of an installation that answered.
 func running(living []streams.Answer) string {
 	if len(living) == 0 {
 		return ""
@@ -112,9 +118,9 @@ func running(living []streams.Answer) string {
 	return "; of it these are running: " + strings.Join(names, ", ")
 }
 
-// AdoptStreams makes the streams of the configured names those of the configured Redis, and says on w what it changed.
-// It refuses while a timerd answers whose streams they are. The error is a [*config.Error] if the configuration has a
-// fault.
+// AdoptStreams gives the configured streams to the installation of the configured Redis, and prints its changes on w.
+// It refuses while a timerd of the streams' installation answers. The error is a [*config.Error] if the configuration
+// has a fault.
 func AdoptStreams(ctx context.Context, w io.Writer) (err error) {
 	c, err := config.Read(config.SectionRedis | config.SectionNATS)
 	if err != nil {
@@ -143,14 +149,16 @@ func AdoptStreams(ctx context.Context, w io.Writer) (err error) {
 		fmt.Fprintf(w, "nothing to do: no stream belongs to another installation than %.100q\n", done.ID)
 	}
 	if done.Unknown != nil {
-		fmt.Fprintf(w, "the log of deliveries, if there is one, was not taken over: %v; let timerd call $JS.API.STREAM.INFO.%s, and run this again\n",
+		fmt.Fprintf(w, "the log of deliveries, if there is one, was not taken over: %v; let timerd call "+
+			"$JS.API.STREAM.INFO.%s, and run this again\n",
 			done.Unknown, c.Streams().DeliveryStream())
 	}
 	return err
 }
 
-// openStreams connects to NATS. An embedded server that no timerd runs is run for as long as that takes.
-func openStreams(ctx context.Context, conn connect.Connector, c config.Config) (js jetstream.JetStream, stop func() error, err error) {
+// openStreams connects to NATS. If no timerd runs the embedded server, it runs it itself meanwhile.
+func openStreams(ctx context.Context, conn connect.Connector,
+	c config.Config) (js jetstream.JetStream, stop func() error, err error) {
 	target, options := c.NATS.FromOutside(), []nats.Option(nil)
 	end := func() error { return nil }
 	if c.NATS.Embedded {
@@ -166,10 +174,12 @@ func openStreams(ctx context.Context, conn connect.Connector, c config.Config) (
 	if js, err = conn.JetStream(ctx, target, options...); err != nil {
 		return nil, nil, errors.Join(err, end())
 	}
-	if options == nil && c.NATS.Embedded { // a timerd runs it; the server that listens may be another one
+	if options == nil && c.NATS.Embedded { // a timerd runs it; the listening server may be another one
 		if state, err := embedded.Inspect(c.NATS.DataDir); err != nil || !isServer(js.Conn(), state.Server) {
 			js.Conn().Close()
-			return nil, nil, errors.Join(err, fmt.Errorf("the server at %s is not that of TIMERD_DATA_DIR, which a timerd runs: stop that timerd, or %s", target.Shown, otherAddress))
+			return nil, nil, errors.Join(err,
+				fmt.Errorf("the server at %s is not the one of TIMERD_DATA_DIR, which a timerd runs: stop that "+
+					"timerd, or %s", target.Shown, otherAddress))
 		}
 	}
 	return js, func() error {

@@ -13,29 +13,29 @@ import (
 	"github.com/timerd-io/timerd/internal/streams"
 )
 
-// eventOverhead is more than an event takes besides its payload, with a long key.
+// eventOverhead is over the size of an event without its payload, with a long key.
 const eventOverhead = 8 << 10
 
-// answerTimeout is how long JetStream may take to answer. A request that is not allowed is never answered.
+// answerTimeout bounds JetStream's answers. A forbidden request is never answered.
 const answerTimeout = 2 * time.Second
 
 // NATS looks at a NATS server.
 type NATS struct {
-	// FreeDisk is how many bytes are left for JetStream's files, 0 if that is not known.
+	// FreeDisk is the free space for JetStream's files, in bytes; 0 if unknown.
 	FreeDisk uint64
 
 	js         jetstream.JetStream
 	want       streams.Config
 	maxPayload int
-	account    *jetstream.AccountInfo // nil if that is not known
+	account    *jetstream.AccountInfo // nil if unknown
 }
 
-// NewNATS returns a NATS to check on a connection such as timerd would use; maxPayload is that of a timer, in bytes.
+// NewNATS returns a NATS to check, on a connection like timerd's; maxPayload is a timer's limit, in bytes.
 func NewNATS(js jetstream.JetStream, want streams.Config, maxPayload int) *NATS {
 	return &NATS{js: js, want: want, maxPayload: maxPayload}
 }
 
-// Check returns what it found. state has the findings of timerd status.
+// Check returns the findings about NATS. state has the findings of timerd status.
 func (d *NATS) Check(ctx context.Context, state diag.Findings) diag.Findings {
 	return diag.Run(d.checks(), ctx, state)
 }
@@ -63,7 +63,8 @@ func (d *NATS) version(_ context.Context, r *diag.Findings) {
 	r.OK("nats-server %s at %s", version, d.js.Conn().ConnectedUrlRedacted())
 }
 
-// storage judges the account of JetStream. The checks of timerd status report streams without a leader, and a full store.
+// storage judges the account of JetStream. The checks of timerd status report streams without a leader, and a full
+// store.
 func (d *NATS) storage(ctx context.Context, r *diag.Findings) {
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -95,31 +96,36 @@ func (d *NATS) limits(_ context.Context, r *diag.Findings) {
 	most := d.js.Conn().MaxPayload()
 	// In base64 a payload grows by a third; JSON text rarely by more.
 	if need := int64(d.maxPayload)/3*4 + eventOverhead; need > most {
-		r.Warn(fmt.Sprintf("max_payload: %d in the server's configuration, or a TIMERD_MAX_PAYLOAD of at most %d", need, (most-eventOverhead)/4*3),
-			"max_payload is %d bytes: timers with a payload near TIMERD_MAX_PAYLOAD=%d fire without data", most, d.maxPayload)
+		r.Warn(fmt.Sprintf("max_payload: %d in the server's configuration, or a TIMERD_MAX_PAYLOAD of at most %d", need,
+			(most-eventOverhead)/4*3),
+			"max_payload is %d bytes: timers with a payload near TIMERD_MAX_PAYLOAD=%d fire without data", most,
+			d.maxPayload)
 		return
 	}
 	r.OK("max_payload is %d bytes", most)
 }
 
-// replicas tells which streams are on one server of a cluster alone.
+// replicas reports the streams on a single server of a cluster.
 func (d *NATS) replicas(ctx context.Context, r *diag.Findings) {
 	if d.account == nil {
 		return
 	}
-	for _, name := range []string{d.want.FiredStream(), d.want.RetryStream(), d.want.DeadStream(), d.want.DeliveryStream()} {
+	for _, name := range []string{d.want.FiredStream(), d.want.RetryStream(), d.want.DeadStream(),
+		d.want.DeliveryStream()} {
 		stream, err := d.js.Stream(ctx, name)
 		if err != nil {
-			continue // it is missing, or State says why
+			continue // it is missing, or State reports the reason
 		}
 		if info := stream.CachedInfo(); info.Cluster != nil && info.Cluster.Name != "" && info.Config.Replicas <= 1 {
-			r.Warn("set TIMERD_STREAM_REPLICAS=3 for those that timerd makes, and for this one: nats stream edit "+name+" --replicas 3 --force",
-				"%s: one server of the NATS cluster %s keeps it, and it takes nothing while that one is away", name, info.Cluster.Name)
+			r.Warn("set TIMERD_STREAM_REPLICAS=3 for new streams, and for this one: nats stream edit "+name+
+				" --replicas 3 --force",
+				"%s: one server of the NATS cluster %s keeps it, and it takes nothing while that one is away", name,
+				info.Cluster.Name)
 		}
 	}
 }
 
-// clock compares the clock of NATS, which only tells it together with a stream.
+// clock compares the clock of NATS, read from an answer about a stream, with this machine's.
 func (d *NATS) clock(ctx context.Context, r *diag.Findings) {
 	if d.account == nil {
 		return

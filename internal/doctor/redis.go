@@ -19,14 +19,14 @@ type Redis struct {
 	node *schedule.Node
 
 	DB         int             // the database of the timers
-	Namespaces keys.Namespaces // whose keys timerd must be allowed to touch; none if unknown
+	Namespaces keys.Namespaces // timerd must have the right to their keys; none if unknown
 	MaxPayload int             // of the function library, in bytes
-	Events     bool            // whether timerd is to use keyspace events
+	Events     bool            // whether timerd uses keyspace events
 
 	info     diag.Info         // its reply to INFO
-	infoErr  error             // why there is none
-	settings map[string]string // those that CONFIG GET shows; none where it is not allowed
-	unread   error             // why it does not show the others
+	infoErr  error             // why the reply is missing
+	settings map[string]string // the ones that CONFIG GET shows; none if it is not allowed
+	unread   error             // why it does not show all
 }
 
 // NewRedis returns a Redis that checks the server of a node.
@@ -34,10 +34,10 @@ func NewRedis(node *schedule.Node) *Redis {
 	return &Redis{rdb: node.Server(), node: node, MaxPayload: schedule.DefaultMaxPayload, Events: true}
 }
 
-// inCluster tells whether the server is to be part of a Redis Cluster.
+// inCluster reports whether the server should be part of a Redis Cluster.
 func (d *Redis) inCluster() bool { return d.node.Name() != "" }
 
-// Check returns what it found. A server that does not answer is a finding too.
+// Check returns the findings about the server. A silent server is a finding too.
 func (d *Redis) Check(ctx context.Context) diag.Findings {
 	reply, err := d.rdb.Info(ctx).Result()
 	d.info, d.infoErr = diag.ParseInfo(reply), err
@@ -67,7 +67,8 @@ func (d *Redis) checks() []diag.Check[context.Context] {
 // version judges whether timerd can use the server.
 func (d *Redis) version(_ context.Context, r *diag.Findings) {
 	if d.infoErr != nil {
-		r.Fail("see the line redis rights; without INFO timerd does not start, and the other checks of Redis cannot work", "INFO: %v", d.infoErr)
+		r.Fail("see the line redis rights; without INFO timerd does not start, and the other checks of Redis cannot "+
+			"work", "INFO: %v", d.infoErr)
 		return
 	}
 	version := d.info["redis_version"]
@@ -95,7 +96,7 @@ func (d *Redis) role(_ context.Context, r *diag.Findings) {
 	}
 }
 
-// cluster tells whether the server is organised as it is configured here, and whether its cluster works.
+// cluster checks that the server is in the configured mode, and that its cluster works.
 func (d *Redis) cluster(ctx context.Context, r *diag.Findings) {
 	switch enabled := d.info["cluster_enabled"] == "1"; {
 	case enabled && !d.inCluster():
@@ -121,15 +122,16 @@ func (d *Redis) cluster(ctx context.Context, r *diag.Findings) {
 	}
 	if d.settings["cluster-require-full-coverage"] == "yes" {
 		r.Warn(setting("cluster-require-full-coverage no"),
-			"cluster-require-full-coverage is yes: one master that is away with its replicas stops all timers, not only its own")
+			"cluster-require-full-coverage is yes: if one master and its replicas are away, all timers stop, not "+
+				"only its own")
 	}
 }
 
-// openSlots warns of slots that are moving, as the server sees it.
+// openSlots warns if slots are moving. It asks the server itself.
 func (d *Redis) openSlots(ctx context.Context, r *diag.Findings) {
 	nodes, err := d.rdb.ClusterNodes(ctx).Result()
 	if err != nil {
-		return // it is a look beyond what timerd needs
+		return // timerd itself does not need this right
 	}
 	for line := range strings.Lines(nodes) {
 		if open := strings.Count(line, "["); open > 0 && strings.Contains(line, "myself") {
@@ -139,15 +141,16 @@ func (d *Redis) openSlots(ctx context.Context, r *diag.Findings) {
 	}
 }
 
-// setting returns the fix that sets something, such as "appendonly yes", for good.
+// setting returns the fix that makes a setting, such as "appendonly yes", permanent.
 func setting(line string) string {
 	return "set it here and in redis.conf: redis-cli CONFIG SET " + line
 }
 
-// readSettings returns the settings that CONFIG GET shows, and why it does not show another one; nil if it shows all.
+// readSettings returns the settings that CONFIG GET shows, and the reason why others are missing; nil if it shows all.
 func (d *Redis) readSettings(ctx context.Context) (settings map[string]string, unread error) {
 	settings = map[string]string{}
-	for _, name := range []string{"notify-keyspace-events", "appendfsync", "save", "lazyfree-lazy-expire", "cluster-require-full-coverage"} {
+	for _, name := range []string{"notify-keyspace-events", "appendfsync", "save", "lazyfree-lazy-expire",
+		"cluster-require-full-coverage"} {
 		got, err := d.rdb.ConfigGet(ctx, name).Result()
 		if value, ok := got[name]; err == nil && ok {
 			settings[name] = value
@@ -183,7 +186,8 @@ func (d *Redis) persistence(_ context.Context, r *diag.Findings) {
 		r.Fail(appendOnly, "neither append-only file nor snapshots: a restart loses every timer")
 	default:
 		r.Warn(appendOnly,
-			"snapshots only (save %s): a crash loses the timers set since the last one, and plain keys that run out while Redis is down never fire", save)
+			"snapshots only (save %s): a crash loses the timers set since the last one, and plain keys that run out "+
+				"while Redis is down never fire", save)
 	}
 }
 
@@ -200,9 +204,11 @@ func (d *Redis) eviction(_ context.Context, r *diag.Findings) {
 	case strings.HasPrefix(policy, "allkeys-"):
 		r.Fail(fix, "%s: a full Redis evicts the schedule itself, and every timer with it", policy)
 	case policy != "noeviction":
-		r.Warn(fix, "%s: a full Redis evicts the timers' keys; they still fire, but a lost DEL can no longer be told from an eviction", policy)
+		r.Warn(fix, "%s: a full Redis evicts the timers' keys; they still fire, but a lost DEL can no longer be told "+
+			"from an eviction", policy)
 	case used > limit/20*19:
-		r.Fail(moreMemory, "noeviction, and %d of %d bytes are used: Redis refuses new timers, or is about to", used, limit)
+		r.Fail(moreMemory, "noeviction, and %d of %d bytes are used: Redis refuses new timers, or is about to", used,
+			limit)
 	case used > limit/10*9:
 		r.Warn(moreMemory, "noeviction, and %d of %d bytes are used: a full Redis refuses new timers", used, limit)
 	default:
@@ -210,7 +216,7 @@ func (d *Redis) eviction(_ context.Context, r *diag.Findings) {
 	}
 }
 
-// freeing says nothing of a server that does not tell.
+// freeing judges how large keys are freed. It adds nothing if the setting is unknown.
 func (d *Redis) freeing(_ context.Context, r *diag.Findings) {
 	switch d.settings["lazyfree-lazy-expire"] {
 	case "yes":
@@ -224,24 +230,28 @@ func (d *Redis) freeing(_ context.Context, r *diag.Findings) {
 func (d *Redis) library(ctx context.Context, r *diag.Findings) {
 	state, limit, err := d.node.Library(ctx)
 	switch {
-	case redis.IsPermissionError(err): // rights tells
+	case redis.IsPermissionError(err): // the check of rights reports it
 	case err != nil:
-		r.Fail("use a server with functions (Dragonfly and KeyDB have none); or, if it has them, "+rights.Grant(rights.UnknownUser, "+function|list", "+function|load"), "%v", err)
-	case state == schedule.LibraryMissing && diag.Refusal(d.node.TryLoad(ctx)).IsPermanent(): // timerd status tells
+		r.Fail("use a server with functions (Dragonfly and KeyDB have none); or, if it has them, "+rights.Grant(
+			rights.UnknownUser, "+function|list", "+function|load"), "%v", err)
+	// timerd status reports it
+	case state == schedule.LibraryMissing && diag.Refusal(d.node.TryLoad(ctx)).IsPermanent():
 	case state == schedule.LibraryMissing:
-		r.Warn("start timerd once, which loads it", "it is not loaded yet, so timer_set and the other functions are unknown")
+		r.Warn("start timerd once, which loads it",
+			"it is not loaded yet, so timer_set and the other functions are unknown")
 	case state == schedule.LibraryDifferent && limit > 0 && limit != d.MaxPayload:
-		r.Warn("give all timerds of this Redis the same TIMERD_MAX_PAYLOAD: the one that starts last sets the limit of all",
+		r.Warn("give all timerds of this Redis the same TIMERD_MAX_PAYLOAD: the one that starts last sets the limit "+
+			"of all",
 			"its payload limit is %d bytes, and TIMERD_MAX_PAYLOAD is %d", limit, d.MaxPayload)
 	case state == schedule.LibraryDifferent:
-		r.Warn("none needed: the timerd that starts last loads its own", "it is of another version of timerd")
+		r.Warn("none needed: the timerd that starts last loads its own library", "it is of another version of timerd")
 	default:
 		d.steps(ctx, r)
 	}
 }
 
-// steps tells of the library of steps where the one that clients call is of this version. A timerd loads it when it
-// starts: where none has served the database, there is nothing to tell.
+// steps checks the library of steps, if the clients' library is of this version. A timerd loads the library at its
+// start: if no timerd has served the database, there is nothing to check.
 func (d *Redis) steps(ctx context.Context, r *diag.Findings) {
 	has, err := d.node.HasSteps(ctx)
 	if err != nil {
@@ -249,14 +259,15 @@ func (d *Redis) steps(ctx context.Context, r *diag.Findings) {
 		return
 	}
 	if !has && d.isServed(ctx) {
-		r.Warn("give Redis memory, and timerd's user the right to load functions: each sweep tries again; "+rights.Grant(rights.UnknownUser, "+function|load"),
+		r.Warn("give Redis memory, and timerd's user the right to load functions: each sweep tries again; "+
+			rights.Grant(rights.UnknownUser, "+function|load"),
 			"timerd's steps are not loaded, and run as scripts, which takes Redis longer")
 		return
 	}
 	r.OK("loaded, of this version; payloads up to %d bytes", d.MaxPayload)
 }
 
-// isServed reports whether timerds have served the database within a day. A cluster has one database alone.
+// isServed reports whether timerds have served the database within a day. A cluster has only one database.
 func (d *Redis) isServed(ctx context.Context) bool {
 	n, err := d.rdb.Exists(ctx, keys.Single.About()).Result()
 	return d.inCluster() || err != nil || n > 0

@@ -8,11 +8,11 @@ import (
 	"github.com/timerd-io/timerd/listener"
 )
 
-// apps warns if timers are set in more apps outside the namespaces than are followed.
+// apps warns if more apps outside the namespaces have timers than the listener follows.
 func (d *Redis) apps(ctx context.Context, r *diag.Findings) {
 	known, err := d.node.Apps(ctx)
 	if err != nil || len(d.Namespaces) == 0 || !d.Events {
-		return // the rights say why
+		return // the check of rights has the reason
 	}
 	outside := 0
 	for _, app := range known {
@@ -22,6 +22,7 @@ func (d *Redis) apps(ctx context.Context, r *diag.Findings) {
 	}
 	if outside > listener.MaxFollowed {
 		r.Warn("add the apps that matter to TIMERD_NAMESPACES",
-			"timers are set in %d apps outside %s; of all but %d of them, only an audit finds DEL and EXPIRE", outside, d.Namespaces, listener.MaxFollowed)
+			"timers are set in %d apps outside %s; of all but %d of them, only an audit finds DEL and EXPIRE", outside,
+			d.Namespaces, listener.MaxFollowed)
 	}
 }

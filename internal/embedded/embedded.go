@@ -1,5 +1,5 @@
-// Package embedded runs nats-server: that of TIMERD_NATS_URL=embedded, which keeps its streams in TIMERD_DATA_DIR, and any
-// other one within this process, or as all that this process does. It is the only code that does.
+// Package embedded runs nats-server, and is the only code to do so: the server of TIMERD_NATS_URL=embedded, with its
+// streams in TIMERD_DATA_DIR; any other server within this process; or a process that is nothing but a server.
 package embedded
 
 import (
@@ -19,37 +19,37 @@ import (
 )
 
 const (
-	// readyTimeout is how long it may take to open its streams. A large stream whose index was lost is read as a whole.
+	// readyTimeout bounds the opening of the streams. A large stream whose index was lost is read as a whole.
 	readyTimeout = 30 * time.Second
-	// syncInterval is how much a power cut may lose of what was acknowledged; the same as of Redis with appendfsync
-	// everysec. The server's own default is 2 minutes. Syncing each message would bound the rate by the disk, and
-	// timers are no safer than Redis keeps them.
+	// syncInterval is the time of acknowledged messages that a power cut may lose, as much as Redis loses with
+	// appendfsync everysec. The server's own default is 2 minutes. Syncing each message would bound the rate by the
+	// disk, and timers are no safer than Redis keeps them.
 	syncInterval = time.Second
 	// maxPayloadBound is the server's own bound on max_payload.
 	maxPayloadBound = 64 << 20
 )
 
-// ErrInUse says that another process runs the server of a data directory.
+// ErrInUse means that another process runs the server of a data directory.
 var ErrInUse = errors.New("another timerd uses it; give each one a directory of its own")
 
-// Server is a running server. A connection reaches it by nats.InProcessServer, whether it listens or not, with the
+// Server is a running server. A connection reaches it through nats.InProcessServer, listening or not, with the
 // credentials of the configuration if there are any.
 type Server struct {
 	*server.Server
 	lock *os.File
 }
 
-// Options say how a server runs.
+// Options are the settings of a server.
 type Options struct {
-	// Dir keeps the streams. No other process may use it meanwhile.
+	// Dir keeps the streams. No other process may use it at the same time.
 	Dir string
-	// User and Password are what clients have to give, if there is a user.
+	// User and Password are the credentials for clients; without a User none are needed.
 	User, Password string
-	// Address is the host:port to listen on. If it is taken, a Named one is an error; else a warning is logged, and only this
-	// process reaches the server.
+	// Address is the host:port to listen on. If the address is taken: Start returns an error if Named is set, and
+	// otherwise logs a warning; then only this process reaches the server.
 	Address string
 	Named   bool
-	// MaxPayload is that of a timer, in bytes.
+	// MaxPayload is a timer's limit of payload, in bytes.
 	MaxPayload int
 }
 
@@ -97,7 +97,7 @@ func start(ctx context.Context, opts Options, log *slog.Logger) (*server.Server,
 	return ns, nil
 }
 
-// listen has the server listen on an address, if it is free.
+// listen makes the server listen on an address, if the address is free.
 func listen(o *server.Options, opts Options, log *slog.Logger) error {
 	l, err := net.Listen("tcp", opts.Address)
 	if err != nil && !opts.Named {
@@ -116,7 +116,8 @@ func listen(o *server.Options, opts Options, log *slog.Logger) error {
 	return nil
 }
 
-// login lets one user in. The server's own comparison would take a password that begins as a bcrypt hash does for one.
+// login lets one user in. It compares the password itself: the server would treat a password that begins like a bcrypt
+// hash as a hash.
 type login struct{ user, password string }
 
 // Check implements [server.Authentication].
@@ -125,7 +126,7 @@ func (l login) Check(client server.ClientAuthentication) bool {
 	return same(given.Username, l.user)&same(given.Password, l.password) == 1
 }
 
-// same returns 1 if two texts are the same, 0 otherwise. How long it takes tells nothing about them.
+// same returns 1 if two texts are the same, 0 otherwise. Its duration reveals nothing about them.
 func same(a, b string) int {
 	x, y := sha256.Sum256([]byte(a)), sha256.Sum256([]byte(b))
 	return subtle.ConstantTimeCompare(x[:], y[:])
@@ -137,17 +138,17 @@ func (s *Server) Stop() error {
 	return s.lock.Close()
 }
 
-// lockFile is the name of the file in a data directory that its server has locked.
+// lockFile is the name of the file in a data directory that its server locks.
 const lockFile = "timerd.lock"
 
-// A look at the directory by Inspect has the file locked too, for some microseconds.
+// Inspect locks the file too, for some microseconds.
 const (
 	lockTries = 5
 	lockPause = 20 * time.Millisecond
 )
 
-// lockDir makes a directory where there is none and locks it for this process: two servers on the same files would
-// destroy them. Closing the file unlocks it, and so does the end of the process.
+// lockDir creates a directory if needed and locks it for this process: two servers on the same files would destroy
+// them. Closing the file unlocks it, and so does the end of the process.
 func lockDir(dir string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("TIMERD_DATA_DIR: %w", err)

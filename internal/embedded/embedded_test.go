@@ -41,7 +41,8 @@ func TestEmbeddedNATSKeepsItsStreams(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		js, err := connect.Connector{Logger: log, Patience: 10 * time.Second}.JetStream(ctx, conf, nats.InProcessServer(ns))
+		js, err := connect.Connector{Logger: log, Patience: 10 * time.Second}.JetStream(ctx, conf,
+			nats.InProcessServer(ns))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -67,7 +68,8 @@ func TestEmbeddedNATSKeepsItsStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	outside.Close()
-	if _, err := (connect.Connector{Logger: log}).Embedded(t.Context(), conf, maxPayload); err == nil || !strings.Contains(err.Error(), "another timerd uses it") {
+	if _, err := (connect.Connector{Logger: log}).Embedded(t.Context(), conf, maxPayload); err == nil ||
+		!strings.Contains(err.Error(), "another timerd uses it") {
 		t.Errorf("a second server on the same files: %v", err)
 	}
 	stop()
@@ -91,7 +93,9 @@ func TestEmbeddedNATSAddress(t *testing.T) {
 	}
 	defer taken.Close()
 	var logs testenv.Output
-	if _, err := (connect.Connector{Logger: logs.Logger()}).Embedded(t.Context(), natsAt(t, fmt.Sprintf("embedded://%s", taken.Addr())), 1); err == nil || !strings.Contains(err.Error(), "address already in use") {
+	if _, err := (connect.Connector{Logger: logs.Logger()}).Embedded(t.Context(),
+		natsAt(t, fmt.Sprintf("embedded://%s", taken.Addr())), 1); err == nil ||
+		!strings.Contains(err.Error(), "address already in use") {
 		t.Errorf("a taken address: %v", err)
 	}
 
@@ -114,7 +118,8 @@ func TestEmbeddedNATSAddress(t *testing.T) {
 func TestEmbeddedNATSTellsWhyItFails(t *testing.T) {
 	conf := natsAt(t, "embedded://127.0.0.1:0")
 	conf.DataDir = "/dev/null/data"
-	if _, err := (connect.Connector{Logger: (&testenv.Output{}).Logger()}).Embedded(t.Context(), conf, 1); err == nil || !strings.Contains(err.Error(), "TIMERD_DATA_DIR") {
+	if _, err := (connect.Connector{Logger: (&testenv.Output{}).Logger()}).Embedded(t.Context(), conf, 1); err == nil ||
+		!strings.Contains(err.Error(), "TIMERD_DATA_DIR") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -161,7 +166,8 @@ func TestEmbeddedNATSAsksForThePassword(t *testing.T) {
 		"another process": {conf: outside},
 		"in process":      {conf, []nats.Option{nats.InProcessServer(ns)}},
 	} {
-		js, err := connect.Connector{Logger: logs.Logger(), Patience: 10 * time.Second}.JetStream(ctx, c.conf, c.options...)
+		js, err := connect.Connector{Logger: logs.Logger(), Patience: 10 * time.Second}.JetStream(ctx, c.conf,
+			c.options...)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue

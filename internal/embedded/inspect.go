@@ -12,21 +12,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// State is what a look at a data directory from outside shows.
+// State is the state of a data directory, seen from outside.
 type State struct {
 	Exists  bool
-	Free    uint64 // bytes that are left on its file system
+	Free    uint64 // free bytes on its file system
 	Running bool   // a process runs the server of the directory
-	Server  string // the id of that server, "" if it has left none
+	Server  string // the id of that server, "" if unknown
 }
 
-// Inspect looks at a data directory, which need not exist, and changes nothing. The error says what keeps this process from
-// running a server there.
+// Inspect looks at a data directory, which need not exist, and changes nothing. The error is the reason why this
+// process cannot run a server there.
 func Inspect(dir string) (State, error) {
 	place := dir
 	info, err := os.Stat(place)
 	exists := err == nil
-	for errors.Is(err, fs.ErrNotExist) && place != filepath.Dir(place) { // where it would be made
+	for errors.Is(err, fs.ErrNotExist) && place != filepath.Dir(place) { // the nearest existing directory
 		place = filepath.Dir(place)
 		info, err = os.Stat(place)
 	}
@@ -51,7 +51,7 @@ func Inspect(dir string) (State, error) {
 	return state, err
 }
 
-// lookAtLock finds out whether the lock file of a directory is locked, and by which server.
+// lookAtLock finds out whether a directory's lock file is locked, and by which server.
 func (s *State) lookAtLock(name string) (err error) {
 	f, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -60,7 +60,7 @@ func (s *State) lookAtLock(name string) (err error) {
 	if err != nil {
 		return fmt.Errorf("TIMERD_DATA_DIR: %w", err)
 	}
-	defer func() { err = errors.Join(err, f.Close()) }() // which unlocks it
+	defer func() { err = errors.Join(err, f.Close()) }() // closing unlocks it
 	switch err := syscall.Flock(int(f.Fd()), syscall.LOCK_SH|syscall.LOCK_NB); {
 	case err == nil:
 		return nil

@@ -54,7 +54,7 @@ func TestInspect(t *testing.T) {
 	}
 }
 
-func TestInspectTellsWhatIsWrong(t *testing.T) {
+func TestInspectReportsFaults(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -64,7 +64,8 @@ func TestInspectTellsWhatIsWrong(t *testing.T) {
 		file + "/below": "not a directory",
 		"/dev/null":     "/dev/null is no directory",
 	} {
-		if state, err := embedded.Inspect(dir); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "TIMERD_DATA_DIR") {
+		if state, err := embedded.Inspect(dir); err == nil || !strings.Contains(err.Error(), want) ||
+			!strings.Contains(err.Error(), "TIMERD_DATA_DIR") {
 			t.Errorf("%s: %+v, %v", dir, state, err)
 		}
 	}

@@ -16,14 +16,15 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// readyPause is how long a look at whether a server accepts connections may take.
+// readyPause bounds one look at whether a server accepts connections.
 const readyPause = 10 * time.Millisecond
 
-// Run starts a server within this process and returns once it accepts connections, or an error if it does not within
-// timeout or before ctx ends. The error wraps syscall.EADDRINUSE if the server's port is taken. log is told what the
-// server says, from any goroutine, with debug its details too; a fatal error of the server is returned and not told to
-// log. The caller ends the server with [Shutdown]; after an error nothing is left running.
-func Run(ctx context.Context, opts *server.Options, log Log, debug bool, timeout time.Duration) (*server.Server, error) {
+// Run starts a server within this process and returns once it accepts connections. It returns an error if the server
+// does not do so within timeout or before ctx ends. The error wraps syscall.EADDRINUSE if the server's port is taken.
+// log gets the server's messages, from any goroutine, with debug its details too; a fatal error of the server is
+// returned, and not logged. The caller ends the server with [Shutdown]; after an error nothing is left running.
+func Run(ctx context.Context, opts *server.Options, log Log, debug bool,
+	timeout time.Duration) (*server.Server, error) {
 	s, err := server.NewServer(opts)
 	if err != nil {
 		return nil, err
@@ -53,8 +54,7 @@ func Shutdown(s *server.Server) {
 }
 
 // Serve makes this process a nats-server, with the flags of nats-server as args, until ctx ends. On SIGHUP it reads its
-// configuration file again, as nats-server does; what is wrong with that is in its log. A fatal error of the server ends
-// the process.
+// configuration file again, like nats-server; its log has faults of that. A fatal error of the server ends the process.
 func Serve(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("nats-server", flag.ContinueOnError)
 	opts, err := server.ConfigureOptions(flags, args, server.PrintServerAndExit, flags.Usage, server.PrintTLSHelpAndDie)
@@ -84,11 +84,11 @@ func Serve(ctx context.Context, args []string) error {
 	}
 }
 
-// Log is told one message of a server. The server's notices come as [slog.LevelDebug]: they are details to who runs it.
+// Log gets one message of a server. The server's notices come as [slog.LevelDebug]: to an operator they are details.
 type Log func(level slog.Level, text string)
 
-// logger is the [server.Logger] that tells a Log. It keeps the server's first fatal error, for which the library's own
-// logger would end the whole process.
+// logger is the [server.Logger] in front of a Log. It keeps the server's first fatal error; the library's own logger
+// would end the whole process.
 type logger struct {
 	log   Log
 	fatal atomic.Pointer[fatalError]
@@ -107,12 +107,12 @@ func (l *logger) pass(level slog.Level, format string, args []any) {
 	l.log(level, strings.TrimSpace(fmt.Sprintf(format, args...)))
 }
 
-// fatalError is why a server gave up.
+// fatalError is the server's first fatal error.
 type fatalError struct{ text string }
 
 func (e *fatalError) Error() string { return e.text }
 
-// Is tells that the port is taken: the server only says so in words.
+// Is reports whether target is syscall.EADDRINUSE and the port is taken: the server reports that only in words.
 func (e *fatalError) Is(target error) bool {
 	return errors.Is(target, syscall.EADDRINUSE) && strings.Contains(e.text, "address already in use")
 }

@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	// logOpenTime and logLookTime bound how long a search of several streams waits for the log of deliveries: NATS does not
-	// answer a user who has no right to read it.
+	// logOpenTime and logLookTime bound a search's wait for the log of deliveries: NATS does not answer a user without
+	// the right to read it.
 	logOpenTime = time.Second
 	logLookTime = 2 * time.Second
-	// logAwayTime is for how long a log that did not answer is not asked again.
+	// logAwayTime is the pause before a silent log is asked again.
 	logAwayTime = time.Minute
 )
 
@@ -27,7 +27,7 @@ type absence struct {
 	until time.Time
 }
 
-// reason returns why the log is not asked now; nil if it may be.
+// reason returns the reason not to ask the log now; nil if it may be asked.
 func (a *absence) reason() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -47,8 +47,8 @@ func (a *absence) remember(err error) {
 	a.why, a.until = err, time.Now().Add(logAwayTime)
 }
 
-// read runs a step of a cursor. If its stream is optional, the step takes at most the given time, and a failure is no error but
-// marks the cursor as away.
+// read runs a step of a cursor. If the cursor's stream is optional, the step takes at most the given time, and a
+// failure only marks the cursor as away, without an error.
 func (a *absence) read(ctx context.Context, c *cursor, most time.Duration, step func(context.Context) error) error {
 	if !c.optional {
 		return step(ctx)

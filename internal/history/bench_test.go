@@ -13,8 +13,8 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// BenchmarkSearch tells how many messages a second a search looks at, in a stream that a server has just opened, and what
-// that costs those who publish meanwhile. Messages have some 700 bytes.
+// BenchmarkSearch measures the messages per second of a search, in a stream that a server has just opened, and its cost
+// for concurrent publishers. Messages have some 700 bytes.
 func BenchmarkSearch(b *testing.B) {
 	const total = 300_000
 	server := testenv.NATS(b)
@@ -36,7 +36,8 @@ func BenchmarkSearch(b *testing.B) {
 		query history.Query
 	}{
 		{"every namespace", history.Query{Text: "no such order"}},
-		{"98 percent", history.Query{Namespace: keys.Namespace{App: "shop", Module: "order", Type: "timeout"}, Text: "no such order"}},
+		{"98 percent", history.Query{Namespace: keys.Namespace{App: "shop", Module: "order", Type: "timeout"},
+			Text: "no such order"}},
 		{"2 percent", history.Query{Namespace: keys.Namespace{App: "shop", Module: "cart"}, Text: "no such order"}},
 		{"1 in 1000", history.Query{Namespace: keys.Namespace{App: "pay"}, Text: "no such order"}},
 	} {
@@ -66,7 +67,7 @@ func BenchmarkSearch(b *testing.B) {
 	}
 }
 
-// publishMeanwhile publishes a message each 2 ms and says how long JetStream took to store the slowest one.
+// publishMeanwhile publishes a message each 2 ms and returns JetStream's time to store the slowest one.
 func publishMeanwhile(nc *nats.Conn, stop chan struct{}, worst chan time.Duration) {
 	slowest := time.Duration(0)
 	for {

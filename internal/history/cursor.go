@@ -12,24 +12,24 @@ import (
 // fromEnd is the place after the last message.
 const fromEnd = math.MaxUint64
 
-// cursor is how far one stream was searched, from its newest message back.
+// cursor is the progress of one stream's search, from its newest message back.
 type cursor struct {
 	js     jetstream.JetStream
 	stream string
 	match  matcher
-	limit  int // how many records are wanted
+	limit  int // number of wanted records
 
 	optional bool   // the search works without the stream
 	missing  bool   // there is no such stream
-	away     error  // why it cannot be searched, or not further
-	place    uint64 // where it begins
+	away     error  // the reason why it cannot be searched, or not further
+	place    uint64 // its beginning
 	count    uint64 // its messages
 	first    uint64 // its first message
 	last     uint64
 	average  uint64 // bytes of a message
 
 	next   uint64    // all messages from this sequence on were searched
-	since  time.Time // as were all that were stored since then
+	since  time.Time // all messages stored since then were searched
 	found  []Record  // the matches among them, oldest first
 	bytes  int       // of found
 	looked uint64    // messages
@@ -39,7 +39,7 @@ type cursor struct {
 	mark uint64 // the last known message in the namespace, from next on; or the stream's last message
 }
 
-// open asks where the stream begins and ends, and goes to the place in it.
+// open reads the bounds of the stream, and goes to the place in it.
 func (c *cursor) open(ctx context.Context) error {
 	stream, err := Open(ctx, c.js, c.stream)
 	if errors.Is(err, ErrNoStream) {
@@ -62,7 +62,7 @@ func (c *cursor) open(ctx context.Context) error {
 	return c.jump(ctx)
 }
 
-// jump goes to the last message of the subject, if only one subject is searched: NATS knows where that is.
+// jump goes to the last message of the subject, if only one subject is searched: NATS knows its place.
 func (c *cursor) jump(ctx context.Context) error {
 	if !c.match.one() || c.done() {
 		return nil
@@ -79,7 +79,7 @@ func (c *cursor) jump(ctx context.Context) error {
 	return nil
 }
 
-// tellSince asks when the first message that was searched was stored.
+// tellSince reads the stored time of the first message searched.
 func (c *cursor) tellSince(ctx context.Context) error {
 	m, ok, err := next(ctx, c.js, c.stream, ">", c.next)
 	if err == nil && ok {
@@ -91,7 +91,7 @@ func (c *cursor) tellSince(ctx context.Context) error {
 // done reports whether the beginning of the stream was reached.
 func (c *cursor) done() bool { return c.missing || c.away != nil || c.next <= c.first }
 
-// look searches the next window of earlier messages. If it fails, it can be called again.
+// look searches the next window of earlier messages. After an error it can be called again.
 func (c *cursor) look(ctx context.Context) error {
 	w := c.window()
 	began := time.Now()
@@ -107,7 +107,7 @@ func (c *cursor) look(ctx context.Context) error {
 		return err
 	}
 	if took := time.Since(began); !w.picks && took < windowTime/2 && w.read <= maxWindow/2 {
-		c.size *= 2 // most of these sequences may be of messages that are gone
+		c.size *= 2 // most of these sequences may belong to deleted messages
 	} else if !w.picks && took > windowTime*2 {
 		c.size = max(c.size/2, 1)
 	}

@@ -29,7 +29,8 @@ func (s *fixture) log() {
 func delivery(key string, attempt int, result event.Result, text string) []byte {
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	data, err := json.Marshal(event.Delivery{
-		ID: keys.EventID(key, now.UnixMilli(), attempt), Subject: keys.EncodeText(key), Attempt: attempt, Host: "merchant.example:443", Status: 502,
+		ID: keys.EventID(key, now.UnixMilli(), attempt), Subject: keys.EncodeText(key), Attempt: attempt,
+		Host: "merchant.example:443", Status: 502,
 		Result: result, Time: now, Error: text,
 	})
 	if err != nil {
@@ -48,7 +49,7 @@ func (s *fixture) deliver(key string, attempt int, result event.Result, text str
 	s.publish(s.names.Subject(k, keys.Delivery), nil, delivery(key, attempt, result, text))
 }
 
-// told is what records are, deliveries by their results.
+// told describes records, deliveries by their results.
 func told(records []history.Record) string {
 	texts := make([]string, len(records))
 	for i, r := range records {
@@ -96,8 +97,10 @@ func TestSearchFindsDeliveries(t *testing.T) {
 	}{
 		{"key", time.Second, history.Query{Key: parseKey(t, key)}, byKey},
 		{"key, window by window", 1, history.Query{Key: parseKey(t, key)}, byKey},
-		{"text", time.Second, history.Query{Namespace: keys.Namespace{App: "pay"}, Text: "-42"}, "dead B-42/1, " + byKey},
-		{"deliveries", time.Second, history.Query{Text: "-42", Kind: keys.Delivery}, "dead B-42/1, postponed \xffA-42/2, retry \xffA-42/1"},
+		{"text", time.Second, history.Query{Namespace: keys.Namespace{App: "pay"}, Text: "-42"}, "dead B-42/1, " +
+			byKey},
+		{"deliveries", time.Second, history.Query{Text: "-42", Kind: keys.Delivery},
+			"dead B-42/1, postponed \xffA-42/2, retry \xffA-42/1"},
 		{"reasons", time.Second, history.Query{Why: "bad gateway", Kind: keys.Delivery}, "retry \xffA-42/1"},
 	} {
 		r.Work = c.work
@@ -112,7 +115,7 @@ func TestSearchFindsDeliveries(t *testing.T) {
 	}
 }
 
-// Whatever is published to the log is shown as what it is, and the deliveries beside it are found.
+// Any message in the log is shown in its true kind, and the deliveries beside it are found.
 func TestSearchAmongHostileDeliveries(t *testing.T) {
 	t.Parallel()
 	names := keys.Names{}
@@ -120,7 +123,8 @@ func TestSearchAmongHostileDeliveries(t *testing.T) {
 	s.log()
 	const key, subject = "app:m:t:order 42", "timers.delivery.app.m.t"
 	for _, data := range []string{
-		"", "order 42", "\xff\xfe order 42 {", "null order 42", `{"subject":"app:m:t:order 42"}`, `{"id":"x","result":"dead","subject":"order 42"}`,
+		"", "order 42", "\xff\xfe order 42 {", "null order 42", `{"subject":"app:m:t:order 42"}`,
+		`{"id":"x","result":"dead","subject":"order 42"}`,
 		`{"id":"x","result":"dead","subject":"app:m:t:order 42%zz` + strings.Repeat("%", 50_000) + `"}`,
 		`{"id":"x","result":"dead","subject":"app:m:t:order 42","time":"9999-12-31T23:59:59-23:59"}`,
 		strings.Repeat("[", 100_000) + "order 42",
@@ -132,7 +136,8 @@ func TestSearchAmongHostileDeliveries(t *testing.T) {
 	s.deliver(key, 1, event.ResultRetry, "")
 	s.await(names.DeliveryStream(), 12)
 	r := history.New(s.js, names).WithPatience(time.Minute)
-	for faults, q := range map[int]history.Query{3: {Key: parseKey(t, key)}, 8: {Namespace: keys.Namespace{App: "app"}, Text: "order 42"}} {
+	for faults, q := range map[int]history.Query{3: {Key: parseKey(t, key)},
+		8: {Namespace: keys.Namespace{App: "app"}, Text: "order 42"}} {
 		got := told(all(t, r, q, 3))
 		if want := "retry order 42/1, \u202e<b> order 42/2" + strings.Repeat(", delivery fault", faults); got != want {
 			t.Errorf("%+v: %q, want %q", q, got, want)
@@ -145,11 +150,12 @@ func TestSearchAmongHostileDeliveries(t *testing.T) {
 	}
 }
 
-// Who may not read the log sees the events soon, and is told which right is missing. What the log has is found by the next page
-// once it can be read.
+// Without the right to read the log, the events show soon, with the missing right. Once the log is readable, the next
+// page finds its records.
 func TestSearchWithoutRightsToTheLog(t *testing.T) {
 	t.Parallel()
-	for _, denied := range []string{"$JS.API.STREAM.INFO.TIMERS_DELIVERY", "$JS.API.CONSUMER.CREATE.TIMERS_DELIVERY.>", "$JS.API.CONSUMER.MSG.NEXT.TIMERS_DELIVERY.>"} {
+	for _, denied := range []string{"$JS.API.STREAM.INFO.TIMERS_DELIVERY", "$JS.API.CONSUMER.CREATE.TIMERS_DELIVERY.>",
+		"$JS.API.CONSUMER.MSG.NEXT.TIMERS_DELIVERY.>"} {
 		t.Run(denied, func(t *testing.T) {
 			t.Parallel()
 			nats1 := testenv.NATS(t, func(o *server.Options) {
@@ -182,7 +188,8 @@ func TestSearchWithoutRightsToTheLog(t *testing.T) {
 			if err != nil || told(p.Records) != "fired 1" || p.Place == "" {
 				t.Fatalf("the first page: %s, %+v, %v", told(p.Records), p, err)
 			}
-			if p, err = history.New(s.js, names).Search(t.Context(), q, p.Place, 0); err != nil || told(p.Records) != "delivered 1/1, fired 1" {
+			if p, err = history.New(s.js, names).Search(t.Context(), q, p.Place, 0); err != nil ||
+				told(p.Records) != "delivered 1/1, fired 1" {
 				t.Errorf("the next page: %s, %+v, %v", told(p.Records), p, err)
 			}
 			if _, err := r.Search(t.Context(), history.Query{Kind: keys.Delivery}, "", 0); err == nil {

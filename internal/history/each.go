@@ -17,8 +17,8 @@ func (r *Reader) stream(kind string) string {
 	return r.names.FiredStream()
 }
 
-// Each calls f for the matches of a query among the messages from one sequence to another, both included, oldest first, until f
-// returns false. The query's Kind names the stream and must be set. The error says what to do.
+// Each calls f for the matches of a query among the messages from one sequence to another, both included, oldest first,
+// until f returns false. The query's Kind names the stream and must be set. The error has the fix.
 func (r *Reader) Each(ctx context.Context, q Query, first, last uint64, f func(Record) bool) error {
 	m, stream := newMatcher(q, r.names.SubjectPrefix(), q.Kind), r.stream(q.Kind)
 	return each(ctx, r.js, stream, first, last, func(found message) bool {
@@ -30,7 +30,19 @@ func (r *Reader) Each(ctx context.Context, q Query, first, last uint64, f func(R
 	})
 }
 
-// Get returns the message with a sequence in the stream of a kind of subject, or false if it is not there.
+// Newest calls f for the newest messages of the stream of a kind of subject, at most so many, oldest first, until f
+// returns false. Its error has the fix; it wraps ErrNoStream if there is no such stream.
+func (r *Reader) Newest(ctx context.Context, kind string, most uint64, f func(Record) bool) error {
+	stream, err := Open(ctx, r.js, r.stream(kind))
+	if err != nil {
+		return err
+	}
+	state := stream.CachedInfo().State
+	first := max(state.FirstSeq, state.LastSeq-min(most, state.LastSeq)+1)
+	return r.Each(ctx, Query{Kind: kind}, first, state.LastSeq, f)
+}
+
+// Get returns the message with a sequence in the stream of a kind of subject, or false if it does not exist.
 func (r *Reader) Get(ctx context.Context, kind string, seq uint64) (Record, bool, error) {
 	found, ok, err := get(ctx, r.js, r.stream(kind), map[string]any{"seq": seq})
 	if err != nil || !ok {

@@ -1,5 +1,5 @@
-// Package history finds the events of timers, and the deliveries of webhooks, in the streams, newest first. A stream has no
-// index of timers, so a search reads it in windows from its end back, for as long as somebody waits, and a later search
+// Package history finds the events of timers, and the deliveries of webhooks, in the streams, newest first. A stream
+// has no index of timers, so a search reads it in windows from its end back, for a limited time, and a later search
 // continues there.
 package history
 
@@ -13,17 +13,17 @@ import (
 )
 
 const (
-	// defaultWork is how long a search looks before it returns.
+	// defaultWork is the duration of a search.
 	defaultWork = time.Second
-	// searches is how many may run at the same time.
+	// searches limits simultaneous searches.
 	searches = 2
 
 	defaultLimit = 50
 	maxLimit     = 200
 )
 
-// Reader searches the streams of an installation. Its methods may be called concurrently; few run at a time, and the others
-// wait.
+// Reader searches the streams of an installation. Its methods may be called concurrently; few run at a time, and the
+// others wait.
 type Reader struct {
 	js    jetstream.JetStream
 	names keys.Names
@@ -31,16 +31,17 @@ type Reader struct {
 	log   absence // of the stream of deliveries
 	first uint64  // messages in the first window
 
-	// Work is how long a search runs before it returns its matches. Default: 1 s. It takes some 150 ms more, or
-	// longer if NATS is slow.
+	// Work is the time after which a search returns its matches. Default: 1 s. It takes some 150 ms more, or longer if
+	// NATS is slow.
 	Work time.Duration
 }
 
-// New returns a Reader of the streams with these names. Give it a js with its own connection, because all else on the connection
-// waits while it reads.
+// New returns a Reader of the streams with these names. Give it a js with its own connection, because its reads delay
+// everything else on the connection.
 func New(js jetstream.JetStream, names keys.Names) *Reader {
 	return &Reader{
-		js: js, names: names, slots: make(chan struct{}, searches), log: absence{openTime: logOpenTime, lookTime: logLookTime},
+		js: js, names: names, slots: make(chan struct{}, searches),
+		log:   absence{openTime: logOpenTime, lookTime: logLookTime},
 		first: firstWindow, Work: defaultWork,
 	}
 }
@@ -49,26 +50,26 @@ func New(js jetstream.JetStream, names keys.Names) *Reader {
 type Page struct {
 	Records []Record // newest first
 	Place   string   // where to continue; "" if the beginning of every readable stream was reached
-	Looked  uint64   // messages that were read or passed over for this page
+	Looked  uint64   // messages read or skipped for this page
 	// Since is the time since which all messages were searched, for this page and those before it. It is the zero Time
 	// if the beginning of every stream was reached.
 	Since   time.Time
 	Streams []Reach // the same by stream; without the deliveries if they have no stream
 }
 
-// Reach is how far a stream was searched.
+// Reach is the extent of a stream's search.
 type Reach struct {
 	Stream    string
 	Kind      string    // keys.Fired, keys.Dead or keys.Delivery
-	Messages  uint64    // how many the stream has
+	Messages  uint64    // number of messages in the stream
 	Seq       uint64    // the first message searched; 0 if none was
-	Since     time.Time // when it was stored
-	Beginning bool      // there is none before it
+	Since     time.Time // its stored time
+	Beginning bool      // Seq is the stream's first message
 	Missing   bool      // there is no such stream
-	Away      string    // why it was not searched, or not further, though it may be there; "" if it was
+	Away      string    // the reason why it was not searched, or not further, if it may exist; "" otherwise
 }
 
-// streams returns the streams that are searched. A place names them in this order: a new one comes last.
+// streams returns the streams that are searched. A place names them in this order, so a new stream comes last.
 func (r *Reader) streams(q Query) []*cursor {
 	var cursors []*cursor
 	for _, kind := range []string{keys.Fired, keys.Dead, keys.Delivery} {
@@ -81,13 +82,13 @@ func (r *Reader) streams(q Query) []*cursor {
 	return cursors
 }
 
-// Search returns the matches of a query before a place, which an earlier page has named; "" is the end of the streams. It
-// returns at most limit records, 50 if that is 0 and 200 at most, and some MiB of them. It ends after Work; the page may then be
-// empty although there is more.
+// Search returns the matches of a query before a place, the Place of an earlier page; "" is the end of the streams. It
+// returns at most limit records (default 50, at most 200), and some MiB of them. It ends after Work; the page may then
+// be empty although there are more matches.
 //
-// Its error says what to do; it wraps ErrPlace if there is no such place. If something was found before the failure, the page
-// and its place are valid beside the error. If the query is about several streams, it is no error that the stream of deliveries
-// cannot be read: not all users may. If it does not answer, it is not asked for a minute, and a later page continues in it.
+// Its error has the fix; it wraps ErrPlace for an invalid place. After finds, the page and its place are valid beside
+// the error. For a query about several streams an unreadable stream of deliveries is no error: not all users have that
+// right. If it does not answer, it is not asked for a minute, and a later page continues in it.
 func (r *Reader) Search(ctx context.Context, q Query, place string, limit int) (Page, error) {
 	s := search{cursors: r.streams(q), limit: defaultLimit}
 	if limit > 0 {
@@ -120,9 +121,11 @@ func (r *Reader) Search(ctx context.Context, q Query, place string, limit int) (
 	}
 	begin := s.page().Place
 	for until := time.Now().Add(r.Work); !s.enough(); {
-		// Matches in one stream may have to wait for another stream, so the search continues until the page has come further.
+		// Matches in one stream may have to wait for another stream, so the search continues until the page has come
+		// further.
 		c := s.newest()
-		if err = r.log.read(ctx, c, r.log.lookTime, c.look); err != nil || !time.Now().Before(until) && s.page().Place != begin {
+		if err = r.log.read(ctx, c, r.log.lookTime, c.look); err != nil || !time.Now().Before(until) &&
+			s.page().Place != begin {
 			break
 		}
 	}
@@ -135,7 +138,7 @@ type search struct {
 	limit   int
 }
 
-// newest returns the cursor that is the least far back, nil if all have reached the beginning.
+// newest returns the cursor with the latest position, nil if all have reached the beginning.
 func (s *search) newest() *cursor {
 	var newest *cursor
 	for _, c := range s.cursors {
@@ -155,8 +158,8 @@ func (s *search) enough() bool {
 	return newest == nil || bytes >= heldBytes || len(s.ready()) >= s.limit
 }
 
-// ready returns the matches that are newer than everything not yet searched, newest first. Each stream keeps its order, even if
-// the clocks of NATS differ.
+// ready returns the matches that are newer than all messages not yet searched, newest first. Each stream keeps its
+// order, even if the clocks of NATS differ.
 func (s *search) ready() []Record {
 	var all []Record
 	left := make([]int, len(s.cursors))
@@ -181,7 +184,7 @@ func (s *search) ready() []Record {
 	}
 }
 
-// page returns the matches that are ready. The next page finds the rest again.
+// page returns the ready matches. The next page finds the rest again.
 func (s *search) page() Page {
 	p := Page{Records: s.ready()}
 	bytes := 0
@@ -193,7 +196,8 @@ func (s *search) page() Page {
 	}
 	next, done := make([]uint64, len(s.cursors)), true
 	for i, c := range s.cursors {
-		reach := Reach{Stream: c.stream, Kind: c.match.kind, Missing: c.missing, Messages: c.count, Seq: c.next, Since: c.since}
+		reach := Reach{Stream: c.stream, Kind: c.match.kind, Missing: c.missing, Messages: c.count, Seq: c.next,
+			Since: c.since}
 		told := 0
 		for _, r := range p.Records {
 			if r.Kind == c.match.kind {

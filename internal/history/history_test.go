@@ -33,7 +33,8 @@ func all(t *testing.T, r *history.Reader, q history.Query, limit int) (records [
 			records = append(records, record)
 		}
 		if n := len(records); n > 0 && p.Place != "" && records[n-1].Stored.Before(p.Since) {
-			t.Fatalf("page %d has a record of %v, and says that it has looked since %v", page, records[n-1].Stored, p.Since)
+			t.Fatalf("page %d has a record of %v, and says that it has looked since %v", page, records[n-1].Stored,
+				p.Since)
 		}
 		if place = p.Place; place == "" {
 			return records
@@ -43,7 +44,7 @@ func all(t *testing.T, r *history.Reader, q history.Query, limit int) (records [
 	return nil
 }
 
-// summary is what records are, in a few words each.
+// summary describes records, in a few words each.
 func summary(records []history.Record) string {
 	texts := make([]string, len(records))
 	for i, r := range records {
@@ -54,8 +55,8 @@ func summary(records []history.Record) string {
 	return strings.Join(texts, ", ")
 }
 
-// What happened to a timer is found wherever it is in a stream of many windows, by its key and by a part of its id, with its
-// dead letter among its firings, whether the stream allows direct access or not.
+// What happened to a timer is found wherever it is in a stream of many windows, by its key and by a part of its id,
+// with its dead letter among its firings, whether the stream allows direct access or not.
 func TestSearch(t *testing.T) {
 	t.Parallel()
 	const window = 170
@@ -94,7 +95,8 @@ func testSearch(t *testing.T, total int, configure func(*history.Reader)) {
 	r := history.New(s.js, names)
 	configure(r)
 	const byKey = "fired ord-42:a/4, dead ord-42:a/16, fired ord-42:a/3, fired ord-42:a/2, fired ord-42:a/1"
-	const byText = "fired ord-42:a/4, fired ord-421/1, dead ord-42:a/16, fired ord-42:a/3, fired ord-42:a/2, fired ord-42:a/1"
+	const byText = "fired ord-42:a/4, fired ord-421/1, dead ord-42:a/16, fired ord-42:a/3, fired ord-42:a/2, fired " +
+		"ord-42:a/1"
 	for _, direct := range []bool{true, false} {
 		s.allowDirect(direct)
 		for _, c := range []struct {
@@ -105,11 +107,13 @@ func testSearch(t *testing.T, total int, configure func(*history.Reader)) {
 		}{
 			{"key", time.Second, history.Query{Key: parseKey(t, key)}, byKey},
 			{"key, window by window", 1, history.Query{Key: parseKey(t, key)}, byKey},
-			{"type", time.Second, history.Query{Namespace: keys.Namespace{App: "pay", Module: "refund", Type: "poll"}, Text: "ord-42"}, byText},
+			{"type", time.Second, history.Query{Namespace: keys.Namespace{App: "pay", Module: "refund", Type: "poll"},
+				Text: "ord-42"}, byText},
 			{"app", time.Second, history.Query{Namespace: keys.Namespace{App: "pay"}, Text: "ord-42"}, byText},
 			{"any app", time.Second, history.Query{Namespace: keys.Namespace{Type: "poll"}, Text: "ord-42"}, byText},
 			{"any, window by window", 1, history.Query{Text: "d-42"}, byText},
-			{"no such namespace", time.Second, history.Query{Namespace: keys.Namespace{App: "shop", Module: "order", Type: "x"}}, ""},
+			{"no such namespace", time.Second, history.Query{
+				Namespace: keys.Namespace{App: "shop", Module: "order", Type: "x"}}, ""},
 			{"dead letters", time.Second, history.Query{Text: "ord-42", Kind: keys.Dead}, "dead ord-42:a/16"},
 			{"reasons", time.Second, history.Query{Why: "bad GATEWAY", Kind: keys.Dead}, "dead ord-42:a/16"},
 		} {
@@ -124,7 +128,7 @@ func testSearch(t *testing.T, total int, configure func(*history.Reader)) {
 	}
 }
 
-// Each page says how far it looked, and the next one goes on there, whatever was stored or deleted meanwhile.
+// Each page has its extent, and the next one goes on there, even if messages were stored or deleted meanwhile.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	names := keys.Names{}
@@ -138,7 +142,8 @@ func TestPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if n := len(p.Records); n != 10 || p.Records[0].Seq != 30 || p.Streams[0].Seq != 21 || p.Streams[0].Messages != 30 || p.Looked == 0 {
+	if n := len(p.Records); n != 10 || p.Records[0].Seq != 30 || p.Streams[0].Seq != 21 ||
+		p.Streams[0].Messages != 30 || p.Looked == 0 {
 		t.Fatalf("%d records, looked at %d: %+v", n, p.Looked, p.Streams)
 	}
 	if late, ok := p.Records[0].Late(); !ok || late != 2*time.Millisecond {
@@ -159,7 +164,8 @@ func TestPages(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := summary(p.Records), "fired 3/1, fired 2/1, fired 1/1, fired 0/1"; got != want || p.Place != "" || !p.Since.IsZero() {
+	if got, want := summary(p.Records), "fired 3/1, fired 2/1, fired 1/1, fired 0/1"; got != want || p.Place != "" ||
+		!p.Since.IsZero() {
 		t.Errorf("%s, place %q, since %v; want %s and the beginning", got, p.Place, p.Since, want)
 	}
 	if err := stream.Purge(t.Context()); err != nil {
@@ -168,17 +174,20 @@ func TestPages(t *testing.T) {
 	if p, err := r.Search(t.Context(), history.Query{}, "21.1", 10); err != nil || len(p.Records) > 0 || p.Place != "" {
 		t.Errorf("after a purge: %+v, %v", p, err)
 	}
-	for _, place := range []string{".", "x", "1.2.3.4", "-1", "99999999999999999999", "1.\x00", strings.Repeat("1", 4000)} {
-		if _, err := r.Search(t.Context(), history.Query{}, place, 10); !errors.Is(err, history.ErrPlace) || len(err.Error()) > 500 {
+	for _, place := range []string{".", "x", "1.2.3.4", "-1", "99999999999999999999", "1.\x00",
+		strings.Repeat("1", 4000)} {
+		if _, err := r.Search(t.Context(), history.Query{}, place, 10); !errors.Is(err, history.ErrPlace) ||
+			len(err.Error()) > 500 {
 			t.Errorf("place %.20q: %v", place, err)
 		}
 	}
-	if p, err := r.Search(t.Context(), history.Query{}, "18446744073709551615.0", 10); err != nil || len(p.Records) != 0 && p.Records[0].Seq > 31 {
+	if p, err := r.Search(t.Context(), history.Query{}, "18446744073709551615.0", 10); err != nil ||
+		len(p.Records) != 0 && p.Records[0].Seq > 31 {
 		t.Errorf("a place beyond the end: %+v, %v", p, err)
 	}
 }
 
-// Whatever is published to a stream, the events beside it are found, and it is shown as what it is.
+// Any message in a stream is shown in its true kind, and the events beside it are found.
 func TestSearchAmongHostileMessages(t *testing.T) {
 	t.Parallel()
 	names := keys.Names{}
@@ -195,7 +204,8 @@ func TestSearchAmongHostileMessages(t *testing.T) {
 		{nats.Header{"Status": {"409"}, "Description": {"Consumer Deleted"}}, ""},
 		{nats.Header{"Status": {"409"}, "Description": {"Message Size Exceeds MaxBytes"}}, ""},
 		{nats.Header{"Status": {"100"}}, ""},
-		{nats.Header{"Nats-Sequence": {"18446744073709551615"}, "Nats-Subject": {"timers.fired.x.y.z"}, "Nats-Time-Stamp": {"x"}}, "order 42"},
+		{nats.Header{"Nats-Sequence": {"18446744073709551615"}, "Nats-Subject": {"timers.fired.x.y.z"},
+			"Nats-Time-Stamp": {"x"}}, "order 42"},
 		{nil, "\xff\xfe order 42 {"},
 		{nil, `{"specversion":"1.0","subject":"app:m:t:order 42"`},
 		{nil, strings.Repeat("[", 100_000) + "order 42"},
@@ -241,7 +251,8 @@ func TestSearchAmongHostileMessages(t *testing.T) {
 	}
 	tail := history.NewTail(r)
 	testenv.Eventually(t, time.Minute, func() error {
-		if sample := tail.Sample(t.Context()); sample.Away != "" || len(sample.Records) < 2 || sample.Records[0].Event.Attempt != 2 {
+		if sample := tail.Sample(t.Context()); sample.Away != "" || len(sample.Records) < 2 ||
+			sample.Records[0].Event.Attempt != 2 {
 			return fmt.Errorf("%d records, away %q: %s", len(sample.Records), sample.Away, summary(sample.Records))
 		}
 		return nil
@@ -249,13 +260,14 @@ func TestSearchAmongHostileMessages(t *testing.T) {
 }
 
 // Where a right is missing, the error names it. Where NATS is away or a stream is missing, it says so.
-func TestSearchSaysWhatIsMissing(t *testing.T) {
+func TestSearchNamesMissingParts(t *testing.T) {
 	t.Parallel()
 	names := keys.Names{}
 	nats1 := testenv.NATS(t)
 	js := nats1.JetStream()
 	r := history.New(js, names)
-	if _, err := r.Search(t.Context(), history.Query{}, "", 0); !errors.Is(err, history.ErrNoStream) || !strings.Contains(err.Error(), "TIMERS") {
+	if _, err := r.Search(t.Context(), history.Query{}, "", 0); !errors.Is(err, history.ErrNoStream) ||
+		!strings.Contains(err.Error(), "TIMERS") {
 		t.Errorf("without streams: %v", err)
 	}
 	s := newStreams(t, nats1, names)
@@ -271,7 +283,7 @@ func TestSearchSaysWhatIsMissing(t *testing.T) {
 			return fmt.Errorf("away %q, %d records", sample.Away, len(sample.Records))
 		}
 		return nil
-	}, "the tail says that NATS is away, and keeps what it has")
+	}, "the tail says that NATS is away, and keeps its events")
 	if _, err := r.Search(t.Context(), history.Query{}, "", 0); err == nil || !strings.Contains(err.Error(), "NATS") {
 		t.Errorf("without NATS: %v", err)
 	}
@@ -284,14 +296,15 @@ func TestSearchSaysWhatIsMissing(t *testing.T) {
 	}, "the tail goes on")
 }
 
-// A user without the rights to read is told which one is missing.
+// A user without the rights to read gets the name of the missing one.
 func TestSearchWithoutRights(t *testing.T) {
 	t.Parallel()
 	nats1 := testenv.NATS(t, func(o *server.Options) {
 		o.Users = []*server.User{
 			{Username: "timerd", Password: "pw"},
 			{Username: "less", Password: "pw", Permissions: &server.Permissions{
-				Publish: &server.SubjectPermission{Allow: []string{"$JS.API.STREAM.INFO.>", "$JS.API.CONSUMER.CREATE.>", "$JS.API.CONSUMER.DELETE.>"}},
+				Publish: &server.SubjectPermission{Allow: []string{"$JS.API.STREAM.INFO.>", "$JS.API.CONSUMER.CREATE.>",
+					"$JS.API.CONSUMER.DELETE.>"}},
 			}},
 		}
 	})
@@ -306,7 +319,7 @@ func TestSearchWithoutRights(t *testing.T) {
 	}
 }
 
-// The tail of a busy stream is a sample of what came since the last one, and the same for all who look.
+// The tail of a busy stream is a sample of the messages since the last one, and the same for all viewers.
 func TestTail(t *testing.T) {
 	t.Parallel()
 	names := keys.Names{}
@@ -331,7 +344,8 @@ func TestTail(t *testing.T) {
 		}
 		return nil
 	}, "a new sample")
-	if n := len(sample.Records); n != 20 || sample.Records[0].Seq != total || sample.Records[0].Event.ID == "" || sample.Records[0].Event.Data != nil {
+	if n := len(sample.Records); n != 20 || sample.Records[0].Seq != total || sample.Records[0].Event.ID == "" ||
+		sample.Records[0].Event.Data != nil {
 		t.Fatalf("%d records: %+v", n, sample.Records[0])
 	}
 	if again := tail.Sample(t.Context()); again.At != sample.At {

@@ -12,19 +12,21 @@ import (
 )
 
 const (
-	// pointSpan is the time that one point stands for, and points how many there are: 15 minutes.
+	// pointSpan is the time span of one point, and points their number: 15 minutes.
 	pointSpan = 10 * time.Second
 	points    = 90
-	// quick is the pause between two samples while somebody looks. Otherwise it is slow, one sample a point.
-	quick = time.Second
-	slow  = pointSpan
-	// attention is how long samples are taken quickly after a View.
+	// quickPause is the pause between two samples while somebody looks. Otherwise it is slowPause, one sample a point.
+	quickPause = time.Second
+	slowPause  = pointSpan
+	// attention is the time of quick samples after a View.
 	attention = 10 * time.Second
-	// rateSpan is the longest time over which firings per second are measured: heartbeats come once a second, or less often.
+	// rateSpan is the longest time over which firings per second are measured: heartbeats come once a second, or less
+	// often.
 	rateSpan = 10 * time.Second
-	// clockSlack is how much earlier than the last sample a new timerd's start may be, because clocks differ.
+	// clockSlack is the longest time by which a new timerd's start may seem to precede the last sample, because clocks
+	// differ.
 	clockSlack = 5 * time.Second
-	// mostTimerds is how many timerds' counts are remembered.
+	// mostTimerds limits the timerds with remembered counts.
 	mostTimerds = 2000
 	// sampleTimeout bounds one sample.
 	sampleTimeout = 3 * time.Second
@@ -32,7 +34,7 @@ const (
 
 // LivePoint is the firings of a few seconds.
 type LivePoint struct {
-	At       time.Time // when they began
+	At       time.Time // their beginning
 	Fired    int64
 	Lateness schedule.Lateness
 }
@@ -60,14 +62,14 @@ type interval struct {
 	counts   schedule.Counts
 }
 
-// Live shows the present state of an installation by the counts in its timerds' heartbeats. It takes samples of firings, their
-// lateness, and failures. Its methods may be called concurrently.
+// Live shows the present state of an installation, from the counts in its timerds' heartbeats. It takes samples of
+// firings, their lateness, and failures. Its methods may be called concurrently.
 type Live struct {
 	members func(context.Context) ([]query.Member, error)
 
 	mu     sync.Mutex
-	looked chan struct{} // somebody has
-	wanted time.Time     // when somebody looked last
+	looked chan struct{} // signals a View
+	wanted time.Time     // time of the last View
 	since  time.Time
 	at     time.Time
 	last   map[string]schedule.Counts // each timerd's counts at its last sample
@@ -81,7 +83,7 @@ type past struct {
 	counts schedule.Counts
 }
 
-// NewLive returns a Live that asks for the timerds by members, as [query.Members] has them.
+// NewLive returns a Live for the timerds of members, a function like [query.Members].
 func NewLive(members func(context.Context) ([]query.Member, error)) *Live {
 	return &Live{members: members, looked: make(chan struct{}, 1), last: map[string]schedule.Counts{}}
 }
@@ -94,15 +96,15 @@ func (p *Live) Run(ctx context.Context) {
 	for {
 		p.sample(ctx)
 		p.mu.Lock()
-		pause := slow
+		pause := slowPause
 		if !p.wanted.IsZero() && time.Since(p.wanted) < attention {
-			pause = quick
+			pause = quickPause
 		}
 		p.mu.Unlock()
 		pausing, cancel := context.WithTimeout(ctx, pause)
 		select {
 		case <-pausing.Done():
-		case <-p.looked: // after a while: the first look brings a sample at once
+		case <-p.looked: // after a while: the first look takes a sample at once
 		}
 		cancel()
 		if ctx.Err() != nil {
@@ -126,7 +128,7 @@ func (p *Live) sample(ctx context.Context) {
 	}
 }
 
-// take takes in the timerds' counts at a time.
+// take adds the timerds' counts at a time.
 func (p *Live) take(members []query.Member, now time.Time) {
 	var sum schedule.Counts
 	for _, m := range members {
@@ -151,7 +153,7 @@ func (p *Live) take(members []query.Member, now time.Time) {
 	p.at = now
 }
 
-// forget forgets the counts of timerds that are gone, once there are many: one that was only cut off may return.
+// forget forgets the counts of timerds that are gone, once there are many: a timerd that was only cut off may return.
 func (p *Live) forget(members []query.Member) {
 	if len(p.last) < mostTimerds/2 {
 		return
@@ -167,7 +169,7 @@ func (p *Live) forget(members []query.Member) {
 	}
 }
 
-// add adds to sum what a timerd has counted since before. A counter that was reset counts from 0.
+// add adds the growth of a timerd's counters since last to sum. A counter that was reset counts from 0.
 func add(sum *schedule.Counts, now, before schedule.Counts) {
 	sum.Gaps += since(now.Gaps, before.Gaps)
 	for name, lateness := range now.Lateness {
@@ -210,7 +212,7 @@ func merge(c *schedule.Counts, name string, l schedule.Lateness) {
 	c.Lateness[name] = all
 }
 
-// addToPast adds what was counted until now.
+// addToPast adds the growth of the counts since the last call to the past, for the time until now.
 func (p *Live) addToPast(sum schedule.Counts, now time.Time) {
 	begin := p.since.Add(now.Sub(p.since).Truncate(pointSpan))
 	if begin.Equal(now) && begin.After(p.since) { // it ends the previous one

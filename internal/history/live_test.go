@@ -43,7 +43,8 @@ func (f *fleet) join(name string, since time.Time) *schedule.Counts {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c := &schedule.Counts{Lateness: map[string]schedule.Lateness{}}
-	f.members = append(f.members, query.Member{Self: schedule.Self{Instance: name, Since: since, Counts: c}, Alive: true})
+	f.members = append(f.members, query.Member{Self: schedule.Self{Instance: name, Since: since, Counts: c},
+		Alive: true})
 	return c
 }
 
@@ -65,7 +66,7 @@ func (f *fleet) times() int {
 	return f.asked
 }
 
-// change changes what they say.
+// change changes their counts.
 func (f *fleet) change(how func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -83,7 +84,7 @@ func start(t *testing.T, f *fleet) *Live {
 	return p
 }
 
-// What was fired is told per second, by namespace, with its lateness, from the first sample on.
+// Firings are shown per second, by namespace, with their lateness, from the first sample on.
 func TestRates(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -108,7 +109,8 @@ func TestRates(t *testing.T) {
 		if math.Abs(v.FiredPerSecond-100) > 1 || v.Lateness.Count() < 5900 || v.Gaps < 59 {
 			t.Errorf("%.1f a second, %d in all, %d gaps", v.FiredPerSecond, v.Lateness.Count(), v.Gaps)
 		}
-		if p50, p99 := v.Lateness.Quantile(.5), v.Lateness.Quantile(.995); p50 > 2*time.Millisecond || p50 < 500*time.Microsecond || p99 < 30*time.Millisecond || p99 > 70*time.Millisecond {
+		if p50, p99 := v.Lateness.Quantile(.5), v.Lateness.Quantile(.995); p50 > 2*time.Millisecond ||
+			p50 < 500*time.Microsecond || p99 < 30*time.Millisecond || p99 > 70*time.Millisecond {
 			t.Errorf("p50 %v, p99.5 %v", p50, p99)
 		}
 		if len(v.Namespaces) != 2 || v.Namespaces[0].Name != "shop" || math.Abs(v.Namespaces[1].FiredPerSecond-1) > .1 {
@@ -120,8 +122,8 @@ func TestRates(t *testing.T) {
 	})
 }
 
-// A timerd that starts counts from its start on, one that starts again anew; one that goes and comes back takes nothing away and
-// brings nothing twice.
+// A new timerd counts from its start, and a restarted one again; one that goes and returns subtracts nothing and adds
+// nothing twice.
 func TestRestarts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -130,20 +132,21 @@ func TestRestarts(t *testing.T) {
 		f.fire(one, "shop", 1000, time.Millisecond)
 		p := start(t, f)
 		total := func() int64 {
-			time.Sleep(slow)
+			time.Sleep(slowPause)
 			synctest.Wait()
 			v := p.View()
 			return v.Lateness.Count()
 		}
 		if n := total(); n != 0 {
-			t.Errorf("%d of what was before", n)
+			t.Errorf("%d of the earlier ones", n)
 		}
 		two := f.join("two", time.Now())
 		f.fire(two, "shop", 10, time.Millisecond)
 		if n := total(); n != 10 {
 			t.Errorf("%d, want the 10 of the one that has come", n)
 		}
-		f.change(func() { *one = schedule.Counts{Lateness: map[string]schedule.Lateness{}} }) // the same instance id, for once
+		// the same instance id, for once
+		f.change(func() { *one = schedule.Counts{Lateness: map[string]schedule.Lateness{}} })
 		f.fire(one, "shop", 5, time.Millisecond)
 		if n := total(); n != 15 {
 			t.Errorf("%d, want 5 more", n)
@@ -159,7 +162,7 @@ func TestRestarts(t *testing.T) {
 		old := f.join("long cut off", time.Now().Add(-time.Hour))
 		f.fire(old, "shop", 1000, time.Millisecond)
 		if n := total(); n != 18 {
-			t.Errorf("%d, want none of what is old", n)
+			t.Errorf("%d, want no old ones", n)
 		}
 		f.fire(old, "shop", 1, time.Millisecond)
 		if n := total(); n != 19 {
@@ -175,7 +178,7 @@ func TestRestarts(t *testing.T) {
 }
 
 // The past is 15 minutes long, however long it looks.
-func TestPastIsBounded(t *testing.T) {
+func TestLivePastIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := &fleet{}
@@ -225,7 +228,7 @@ func TestAsksWhileSomebodyLooks(t *testing.T) {
 	})
 }
 
-// What is known stays when the timerds cannot be asked.
+// The known numbers stay when the timerds cannot be asked.
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -233,17 +236,17 @@ func TestErrors(t *testing.T) {
 		one := f.join("one", time.Now())
 		p := start(t, f)
 		f.fire(one, "shop", 10, time.Millisecond)
-		time.Sleep(slow)
+		time.Sleep(slowPause)
 		synctest.Wait()
 		f.change(func() { f.err = errors.New("away") })
-		time.Sleep(slow)
+		time.Sleep(slowPause)
 		synctest.Wait()
-		if v := p.View(); v.Lateness.Count() != 10 || time.Since(v.At) < slow {
+		if v := p.View(); v.Lateness.Count() != 10 || time.Since(v.At) < slowPause {
 			t.Errorf("%+v", v)
 		}
 		f.change(func() { f.err = nil })
 		f.fire(one, "shop", 10, time.Millisecond)
-		time.Sleep(slow)
+		time.Sleep(slowPause)
 		synctest.Wait()
 		if v := p.View(); v.Lateness.Count() != 20 {
 			t.Errorf("%+v", v)

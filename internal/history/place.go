@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// ErrPlace says that a text is not the place of any page.
+// ErrPlace means that a text is not the place of any page.
 var ErrPlace = errors.New("not a place in the streams: begin at the newest event again")
 
-// parsePlace reads how far the streams were searched: the sequence of the first message that was, for each. A stream that is
-// not in it begins at its end.
+// parsePlace reads a place: for each stream the sequence of the first message searched. A stream missing in it begins
+// at its end.
 func parsePlace(s string, streams int) ([]uint64, error) {
 	next := make([]uint64, streams)
 	for i := range next {

@@ -14,8 +14,10 @@ type Query struct {
 	Namespace keys.Namespace
 	// Text is a part of the timer's id, byte for byte as in the key.
 	Text string
-	// Why is a part of the reason, the last error or the fault, in upper or lower case.
+	// Why is a part of the reason, the last error, the fault, or a delivery's host, in upper or lower case.
 	Why string
+	// Failed selects deliveries whose call failed: without successes, and without postponements that called nobody.
+	Failed bool
 	// Kind is keys.Fired, keys.Dead or keys.Delivery for one stream; empty means all of them.
 	Kind string
 }
@@ -113,13 +115,14 @@ func (m *matcher) match(r Record) bool {
 	default:
 		is = strings.Contains(r.Key.ID, m.Text)
 	}
-	if !is {
+	if !is || m.Failed && !r.failed() {
 		return false
 	}
 	if m.why == "" {
 		return true
 	}
-	for _, text := range []string{r.Event.DeadReason, r.Event.LastError, r.Delivery.Error, r.Fault} {
+	for _, text := range []string{r.Event.DeadReason, r.Event.LastError, r.Delivery.Error, r.Delivery.Host,
+		r.Fault} {
 		if strings.Contains(strings.ToLower(text), m.why) {
 			return true
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Record is one message of a stream. Anybody may have published it: it is an event or a delivery of the timer that it names only
-// if Fault is empty, and even then its texts are not trusted.
+// Record is one message of a stream. Anybody may have published it: it is an event or a delivery of its timer only if
+// Fault is empty, and even then its texts are not trusted.
 type Record struct {
 	Stream   string
 	Kind     string // of its subject: keys.Fired, keys.Dead or keys.Delivery
@@ -23,11 +23,11 @@ type Record struct {
 	Key      keys.Key       // of the timer, if Fault is ""
 	Event    event.Event    // from Data, if Fault is "" and Kind is not keys.Delivery
 	Delivery event.Delivery // from Data, if Fault is "" and Kind is keys.Delivery
-	Fault    string         // why Data is no message about a timer of the subject; "" if it is
+	Fault    string         // the reason why Data is no message about a timer of the subject; "" if it is one
 }
 
-// newRecord reads a message of a stream of an installation whose subjects begin with prefix. Of r, Stream, Kind, Seq, Stored,
-// Subject and Data are set.
+// newRecord reads a message of a stream of an installation whose subjects begin with prefix. Of r, Stream, Kind, Seq,
+// Stored, Subject and Data are set.
 func newRecord(prefix string, r Record, header nats.Header) Record {
 	r.MsgID = header.Get(event.MsgIDHeader)
 	var err error
@@ -42,12 +42,13 @@ func newRecord(prefix string, r Record, header nats.Header) Record {
 	if err != nil {
 		r.Fault = err.Error()
 	} else if r.Key.Subject(prefix, r.Kind) != r.Subject {
-		r.Fault = fmt.Sprintf("of the timer %q, which is not one of the subject %s", event.ClipText(r.Key.String()), r.Subject)
+		r.Fault = fmt.Sprintf("its timer %q does not match its NATS subject %s", event.ClipText(r.Key.String()),
+			r.Subject)
 	}
 	return r
 }
 
-// ID returns the event's id, or that of the message if it is not known.
+// ID returns the event's id, or the message's id if it is unknown.
 func (r Record) ID() string {
 	switch {
 	case r.Fault != "":
@@ -58,7 +59,14 @@ func (r Record) ID() string {
 	return r.Event.ID
 }
 
-// Late returns how long after its due time a firing was published, or false if that is not known.
+// failed reports whether it is a delivery whose call failed.
+func (r Record) failed() bool {
+	d := r.Delivery
+	return r.Kind == keys.Delivery && r.Fault == "" && d.Result != event.ResultDelivered &&
+		(d.Result != event.ResultPostponed || d.Duration > 0)
+}
+
+// Late returns the lateness of a firing's publication, or false if unknown.
 func (r Record) Late() (time.Duration, bool) {
 	if r.Kind != keys.Fired || r.Fault != "" || r.Event.Time.IsZero() {
 		return 0, false

@@ -15,26 +15,26 @@ import (
 )
 
 const (
-	// answerTimeout bounds how long NATS may take to answer one request.
+	// answerTimeout bounds NATS's answer to one request.
 	answerTimeout = 5 * time.Second
-	// idleConsumer is how long a consumer outlives a process that did not delete it.
+	// idleConsumer is the time for which a consumer outlives a process that did not delete it.
 	idleConsumer = 10 * time.Second
-	// bufferBytes and batchMessages bound how much of a stream is under way at a time, except for one large message.
+	// bufferBytes and batchMessages bound the part of a stream in transit, except for one large message.
 	bufferBytes   = 2 << 20
 	batchMessages = 1 << 14
-	// firstQuiet is the silence after which messages are requested again. It doubles each time; after lastQuiet the read
-	// fails.
+	// firstQuiet is the silence after which messages are requested again. It doubles each time; after lastQuiet the
+	// read fails.
 	firstQuiet = 300 * time.Millisecond
 	lastQuiet  = 2 * time.Second
 )
 
-// ErrNoStream says that a stream does not exist.
+// ErrNoStream means that a stream does not exist.
 var ErrNoStream = errors.New("timerd makes it at its start; TIMERD_STREAM names another one")
 
-// Open returns a stream with its state. Its error says what to do: it wraps ErrNoStream if there is none.
+// Open returns a stream with its state. Its error has the fix; it wraps ErrNoStream if there is no such stream.
 func Open(ctx context.Context, js jetstream.JetStream, name string) (jetstream.Stream, error) {
 	if !js.Conn().IsConnected() {
-		return nil, fmt.Errorf("stream %s: there is no connection to NATS: it is made again once NATS is back", name)
+		return nil, fmt.Errorf("stream %s: there is no connection to NATS; timerd reconnects once NATS is back", name)
 	}
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
@@ -45,13 +45,14 @@ func Open(ctx context.Context, js jetstream.JetStream, name string) (jetstream.S
 	return stream, silent(err, js, name, "STREAM.INFO."+name)
 }
 
-// silent returns the error of a request about a stream. NATS does not answer a request that the user may not make.
+// silent returns the error of a request about a stream. NATS does not answer a request without the right to it.
 func silent(err error, js jetstream.JetStream, stream, request string) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, nats.ErrTimeout):
-		return fmt.Errorf("stream %s: NATS does not answer: it is away, or its user may not publish to %s%s (deploy/README.md lists the rights): %w",
+		return fmt.Errorf("stream %s: NATS does not answer: it is away, or its user may not publish to %s%s "+
+			"(deploy/README.md lists the rights): %w",
 			stream, apiPrefix(js), request, err)
 	}
 	return fmt.Errorf("stream %s: %w", stream, err)
@@ -69,7 +70,7 @@ func apiPrefix(js jetstream.JetStream) string {
 	return "$JS.API."
 }
 
-// message is one message of a stream, as NATS describes it, not as its publisher does.
+// message is one message of a stream, described by NATS, not by its publisher.
 type message struct {
 	subject string
 	seq     uint64
@@ -78,27 +79,29 @@ type message struct {
 	data    []byte
 }
 
-// next returns the first message from a sequence on whose subject matches a filter, or false if there is none. It does not
-// use direct access, where a publisher's headers can pass for those by which NATS identifies the message.
+// next returns the first message from a sequence on whose subject matches a filter, or false if there is none. It does
+// not use direct access, in which a publisher's headers can pass for NATS's own headers about the message.
 func next(ctx context.Context, js jetstream.JetStream, stream, filter string, seq uint64) (message, bool, error) {
 	return get(ctx, js, stream, map[string]any{"seq": max(seq, 1), "next_by_subj": filter})
 }
 
-// StoredAt returns when the first message from a sequence on whose subject matches a filter was stored. matching is how many of
-// the messages from there on match. It returns the zero Time if there is none, or if NATS, which stores nothing during the search,
-// might have to pass over more than pickBytes.
-func StoredAt(ctx context.Context, js jetstream.JetStream, of *jetstream.StreamInfo, filter string, seq, matching uint64) (time.Time, error) {
+// StoredAt returns the stored time of the first message from a sequence on whose subject matches a filter. matching is
+// the number of matching messages from there on. StoredAt returns the zero Time if there is no such message. It also
+// does so if NATS might have to skip more than pickBytes, because NATS stores nothing while it searches.
+func StoredAt(ctx context.Context, js jetstream.JetStream, of *jetstream.StreamInfo, filter string, seq,
+	matching uint64) (time.Time, error) {
 	s := of.State
 	seq = max(seq, s.FirstSeq)
-	if others := s.LastSeq + 1 - min(seq+matching, s.LastSeq+1); s.Msgs == 0 || others > pickBytes/max(s.Bytes/s.Msgs, 1) {
+	if others := s.LastSeq + 1 - min(seq+matching, s.LastSeq+1); s.Msgs == 0 ||
+		others > pickBytes/max(s.Bytes/s.Msgs, 1) {
 		return time.Time{}, nil
 	}
 	m, _, err := next(ctx, js, of.Config.Name, filter, seq)
 	return m.stored, err
 }
 
-// Last returns the content of the last message of a subject, and when it was stored: the zero Time if there is none. Its
-// error says what to do.
+// Last returns the content of the last message of a subject, and its stored time: the zero Time if there is none. Its
+// error has the fix.
 func Last(ctx context.Context, js jetstream.JetStream, stream, subject string) ([]byte, time.Time, error) {
 	m, _, err := last(ctx, js, stream, subject)
 	return m.data, m.stored, err
@@ -140,16 +143,17 @@ func get(ctx context.Context, js jetstream.JetStream, stream string, which map[s
 	case answer.Error != nil:
 		return message{}, false, fmt.Errorf("stream %s: %w", stream, answer.Error)
 	}
-	m := message{subject: answer.Message.Subject, seq: answer.Message.Seq, stored: answer.Message.Time, data: answer.Message.Data}
+	m := message{subject: answer.Message.Subject, seq: answer.Message.Seq, stored: answer.Message.Time,
+		data: answer.Message.Data}
 	if len(answer.Message.Header) > 0 {
-		m.header, _ = nats.DecodeHeadersMsg(answer.Message.Header) // of a malformed header, the part that could be read
+		m.header, _ = nats.DecodeHeadersMsg(answer.Message.Header) // of a malformed header, the readable part
 	}
 	return m, true, nil
 }
 
-// each calls f for each message of a stream from one sequence to another, both included, oldest first, until f returns false.
-// It reads all subjects: with a filter, NATS would count the matches, block by block to the end of the stream,
-// and store no event meanwhile. Its error says what to do.
+// each calls f for each message of a stream from one sequence to another, both included, oldest first, until f returns
+// false. It reads all subjects: with a filter, NATS would count the matches, block by block to the end of the stream,
+// and store no event meanwhile. Its error has the fix.
 func each(ctx context.Context, js jetstream.JetStream, stream string, from, to uint64, f func(message) bool) error {
 	if from > to {
 		return nil
@@ -171,7 +175,7 @@ func each(ctx context.Context, js jetstream.JetStream, stream string, from, to u
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
-		_ = js.DeleteConsumer(ctx, stream, info.Name) // else the server deletes it once it is idle
+		_ = js.DeleteConsumer(ctx, stream, info.Name) // otherwise the server deletes it once idle
 	}()
 	if info.NumPending == 0 {
 		return nil
@@ -180,7 +184,7 @@ func each(ctx context.Context, js jetstream.JetStream, stream string, from, to u
 	if p.sub, err = js.Conn().SubscribeSync(p.inbox); err != nil {
 		return fmt.Errorf("stream %s: %w", stream, err)
 	}
-	defer func() { _ = p.sub.Unsubscribe() }()             // fails if the connection is closed, and then there is nothing to end
+	defer func() { _ = p.sub.Unsubscribe() }()             // fails on a closed connection, with nothing to end
 	if err := p.sub.SetPendingLimits(-1, -1); err != nil { // bufferBytes is the limit
 		return fmt.Errorf("stream %s: %w", stream, err)
 	}
@@ -198,9 +202,9 @@ type pull struct {
 }
 
 var (
-	// errLost says that messages were lost under way.
+	// errLost means that messages were lost in transit.
 	errLost = errors.New("the connection to NATS was interrupted: try again")
-	// errEnd, errLarge and errQuiet end a batch: no more messages are wanted, or there; the next message has too many
+	// errEnd, errLarge and errQuiet end a batch: no more messages are wanted, or exist; the next message has too many
 	// bytes; no message came.
 	errEnd   = errors.New("that is all")
 	errLarge = errors.New("the next message is too large")
@@ -222,7 +226,7 @@ func (p *pull) read(ctx context.Context, to uint64, f func(message) bool) error 
 			return nil
 		case p.count > came && (err == nil || errors.Is(err, errLarge) || errors.Is(err, errQuiet)):
 			most, quiet = 0, firstQuiet
-		case errors.Is(err, errLarge): // perhaps the late end of a batch that had seemed quiet
+		case errors.Is(err, errLarge): // perhaps the late end of a batch that seemed quiet
 			most, bytes = 1, 0
 		case errors.Is(err, errQuiet) && quiet < lastQuiet:
 			quiet *= 2
@@ -232,10 +236,11 @@ func (p *pull) read(ctx context.Context, to uint64, f func(message) bool) error 
 	}
 }
 
-// batch requests at most so many messages, of at most so many bytes, and calls f for each, with how many there are after it,
-// until f returns false. If the last message uses up exactly the bytes that are left, NATS does not report the end of the batch, so
-// it ends after a pause too.
-func (p *pull) batch(ctx context.Context, most, bytes int, quiet time.Duration, f func(m message, left uint64) bool) error {
+// batch requests up to most messages, with at most the given number of bytes together. It calls f for each message,
+// with the number of messages after it, until f returns false. If the last message uses up exactly the remaining bytes,
+// NATS does not report the end of the batch, so a pause ends it too.
+func (p *pull) batch(ctx context.Context, most, bytes int, quiet time.Duration,
+	f func(m message, left uint64) bool) error {
 	request, err := json.Marshal(map[string]any{"batch": most, "max_bytes": bytes, "no_wait": true})
 	if err != nil {
 		return err
@@ -255,8 +260,8 @@ func (p *pull) batch(ctx context.Context, most, bytes int, quiet time.Duration, 
 	return nil
 }
 
-// next returns a message of a batch and how many there are after it. NATS's own reports on a batch are recognised by their lack of
-// a reply subject, which every message of a stream has, because a message may have the same headers.
+// next returns a message of a batch and the number of messages after it. It recognises NATS's own reports on a batch by
+// the missing reply subject: every message of a stream has one, while headers can be forged.
 func (p *pull) next(ctx context.Context, quiet time.Duration) (message, uint64, error) {
 	m, err := p.sub.NextMsg(quiet)
 	switch {

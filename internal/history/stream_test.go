@@ -87,8 +87,10 @@ func firing(key string, attempt int) event.Event {
 	}
 	due := time.Now().Truncate(time.Millisecond)
 	return event.Event{
-		ID: keys.EventID(key, due.UnixMilli(), attempt), Type: event.TypeFired, Key: k, Due: due, Time: due.Add(2 * time.Millisecond),
-		Attempt: attempt, MaxAttempts: 16, Trigger: "deadline", Data: []byte(`{"order":1,"note":"` + strings.Repeat("x", 180) + `"}`),
+		ID: keys.EventID(key, due.UnixMilli(), attempt), Type: event.TypeFired, Key: k, Due: due,
+		Time:    due.Add(2 * time.Millisecond),
+		Attempt: attempt, MaxAttempts: 16, Trigger: "deadline",
+		Data: []byte(`{"order":1,"note":"` + strings.Repeat("x", 180) + `"}`),
 	}
 }
 

@@ -10,16 +10,17 @@ import (
 )
 
 const (
-	// tailPause is how long a sample is valid.
+	// tailPause is the lifetime of a sample.
 	tailPause = 500 * time.Millisecond
-	// tailTimeout bounds how long it takes to notice that NATS is away.
+	// tailTimeout bounds the detection of a NATS that is away.
 	tailTimeout = 2 * time.Second
-	// tailRecords is how many firings a sample has, and at most how many messages are read for it.
+	// tailRecords is the number of firings in a sample, and limits the messages read for it.
 	tailRecords = 20
 )
 
-// Tail shows the newest firings to any number of viewers. It asks NATS for a few messages every half second, however many look
-// and however many fire, and for none while nobody looks. Its methods may be called concurrently.
+// Tail shows the newest firings to any number of viewers. It asks NATS for a few messages every half second,
+// independent of the number of viewers and firings, and for none while nobody looks. Its methods may be called
+// concurrently.
 type Tail struct {
 	reader *Reader
 
@@ -27,7 +28,7 @@ type Tail struct {
 	sample Sample
 }
 
-// NewTail returns a Tail of the firings that r reads.
+// NewTail returns a Tail of r's firings.
 func NewTail(r *Reader) *Tail { return &Tail{reader: r} }
 
 // Sample is a view of the newest firings.
@@ -36,8 +37,8 @@ type Sample struct {
 	// these, evenly spread. They have neither content nor payload.
 	Records []Record
 	Seq     uint64    // the number of the stream's last message
-	At      time.Time // when this was read
-	Away    string    // why the stream cannot be read now, so that Records are older; "" if it can
+	At      time.Time // time of the read
+	Away    string    // the reason why the stream cannot be read now, so that Records are older; "" if it can
 }
 
 // Sample returns the current sample. It reads a new one if the last is half a second old, and waits 2 s at most.

@@ -7,19 +7,19 @@ import (
 )
 
 const (
-	// A window has so many messages: enough that making a consumer is a small part of the work, and few enough to be read
-	// while somebody waits.
+	// The size of a window in messages: large enough that creating a consumer is a small part of the work, and small
+	// enough to read while a user waits.
 	firstWindow = 1 << 12
 	maxWindow   = 1 << 16
 	windowTime  = 150 * time.Millisecond
-	// heavyMessages and heavyBytes are how much is read before the window is made smaller.
+	// heavyMessages and heavyBytes limit a read before the window is made smaller.
 	heavyMessages = 2 * maxWindow
 	heavyBytes    = 32 << 20
-	// heldBytes is how many bytes of matches are kept.
+	// heldBytes limits the kept matches, in bytes.
 	heldBytes = 4 << 20
 
-	// If fewer than one message in so many is in the namespace, each of these is requested alone, so that NATS passes over
-	// the rest. NATS stores nothing while it looks for one, so it may pass over at most so many bytes.
+	// If fewer than one message in sparse is in the namespace, each of them is requested alone, so that NATS skips the
+	// rest. NATS stores nothing during such a search, so it may skip at most pickBytes.
 	sparse    = 20
 	pickBytes = 32 << 20
 )
@@ -31,7 +31,7 @@ var (
 	errDense = errors.New("a window has too many messages of a namespace")
 )
 
-// window is a part of a stream. It is read from its oldest message on, because NATS reads in that order.
+// window is a part of a stream. It is read from its oldest message on, in NATS's order.
 type window struct {
 	*cursor
 	from, to uint64 // both included
@@ -46,7 +46,7 @@ type window struct {
 	since     time.Time
 }
 
-// look searches all of the window, or its end if that already has as many matches as are wanted.
+// look searches the whole window, or its end if that already has enough matches.
 func (w *window) look(ctx context.Context) error {
 	if w.picks {
 		return w.pick(ctx)
@@ -85,12 +85,12 @@ func (w *window) pick(ctx context.Context) error {
 	return nil
 }
 
-// slow reports whether messages came, but not all in time: a smaller window can be read.
+// slow reports whether some messages came, but not all in time: a smaller window is readable.
 func (w *window) slow(err error) bool {
 	return w.optional && w.read > 0 && w.from < w.to && errors.Is(err, context.DeadlineExceeded)
 }
 
-// consider keeps a message if it matches. It returns errHeavy if more was read than a window should have.
+// consider keeps a message if it matches. It returns errHeavy once the window is over its limits.
 func (w *window) consider(m message) error {
 	w.read++
 	w.readBytes += len(m.data)

@@ -1,6 +1,5 @@
-// Package lanes shares a window, of tries that are under way at once, among lanes of those that fail together: a subject
-// that NATS refuses, a slot of a Redis Cluster that is on the move, a server that does not answer.
-// A failure in one lane delays no other lane.
+// Package lanes shares a window of simultaneous tries among lanes. Tries that fail together share a lane: for a subject
+// refused by NATS, a moving slot of a Redis Cluster, a silent server. A failure in one lane delays no other lane.
 package lanes
 
 import (
@@ -9,51 +8,51 @@ import (
 )
 
 const (
-	// maxLanes is how many lanes are remembered at most, besides those with tries.
+	// maxLanes limits the remembered lanes without tries.
 	maxLanes = 20_000
-	// failingShare is up to which part of the window another try may be in a failing lane.
+	// failingShare is the part of the window that tries of failing lanes may fill.
 	failingShare = 4
 )
 
-// Load is the part of a window that some tries fill.
+// Load is the part of a window filled by some tries.
 type Load struct{ Tries, Bytes int }
 
 func (l *Load) add(m Load)      { l.Tries, l.Bytes = l.Tries+m.Tries, l.Bytes+m.Bytes }
 func (l *Load) subtract(m Load) { l.Tries, l.Bytes = l.Tries-m.Tries, l.Bytes-m.Bytes }
 
-// Fits reports whether l is less than a part of a window: half of it for part 2. A single try fits, however large it is.
+// Fits reports whether l is less than a part of a window: half of it for part 2. A single try of any size fits.
 func (l Load) Fits(window Load, part int) bool {
 	return l.Tries < max(window.Tries/part, 1) && l.Bytes < max(window.Bytes/part, 1)
 }
 
-// Shares says how a window is shared: each number n stands for the nth part of it.
+// Shares divides a window. A number n stands for the nth part of the window.
 type Shares struct {
-	// Unknown is the part that tries in lanes without trust may fill together.
+	// Unknown is the part for all tries in untrusted lanes together.
 	Unknown int
-	// Each is the part that tries in one trusted lane may fill.
+	// Each is the part for the tries of each trusted lane.
 	Each int
-	// Alone says that lanes of which nothing is known may fill the window as long as none is trusted.
+	// Alone lets unknown lanes fill the window as long as none is trusted.
 	Alone bool
-	// Stall is for how long no try in a trusted lane that has its share may end before others are answered as if it failed:
-	// it works, but so slowly that what waits for it should not come again soon. 0: however long.
+	// Stall is the time without an ending try after which a trusted lane with a full share answers like a failing one:
+	// it works, but too slowly for its callers to come again soon. 0 means never.
 	Stall time.Duration
 }
 
-// Window says which tries may begin.
+// Window decides which tries may begin.
 //
-//   - A lane is trusted once a try in it has worked, and may fill what is left of the window, or its share of it.
-//   - Lanes that nothing is known of may fill their share together.
-//   - One is failing if a try in it has failed. Then one try at a time may be in it, as long as those without trust fill
-//     no more than a quarter of the window.
+//   - A lane is trusted once a try in it has worked, and may fill the rest of the window, or its share of it.
+//   - Unknown lanes may fill their share together.
+//   - A lane is failing once a try in it has failed. Then it gets one try at a time, as long as untrusted lanes fill no
+//     more than a quarter of the window.
 //
-// The methods may be called concurrently.
+// Its methods may be called concurrently.
 type Window struct {
 	shares Shares
 
 	mu        sync.Mutex
 	known     map[string]*Lane
 	all       Load
-	untrusted Load // of lanes without trust
+	untrusted Load // of untrusted lanes
 	trusted   int  // lanes
 }
 
@@ -61,25 +60,25 @@ type Window struct {
 type Lane struct {
 	load             Load
 	trusted, failing bool
-	worked           time.Time // when a try in it has worked last
-	moved            time.Time // when one has ended last, or has begun in it alone; of trusted lanes with a Stall
+	worked           time.Time // time of its last success
+	moved            time.Time // time of its last end of a try, or begin of a lone one; for trusted lanes with a Stall
 }
 
-// New returns a Window that is empty.
+// New returns an empty Window.
 func New(shares Shares) *Window { return &Window{shares: shares, known: map[string]*Lane{}} }
 
-// Answer says whether a try may begin.
+// Answer is the permission for a try, or the reason of a refusal.
 type Answer int
 
 // The answers.
 const (
 	In      Answer = iota
-	Crowded        // there are too many others
+	Crowded        // too many other tries
 	Failing        // its lane fails or stalls, and has a try, or too many failing lanes have one
 )
 
-// Enter lets a try begin in the lane of that name, if it may. size is the window's, bytes is how large the try is. Each
-// Enter that answers In must be followed by a Leave of the lane.
+// Enter begins a try in the named lane, if it may begin. size is the size of the window, and bytes is the size of the
+// try. If Enter answers In, the caller must call Leave of the lane at the end of the try.
 func (w *Window) Enter(name string, size Load, bytes int) (*Lane, Answer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -121,7 +120,7 @@ func (w *Window) Enter(name string, size Load, bytes int) (*Lane, Answer) {
 	return l, In
 }
 
-// Says is the meaning of a try's outcome for its lane.
+// Says is the meaning of a try's outcome for the lane.
 type Says int
 
 // The meanings of an outcome.
@@ -131,7 +130,7 @@ const (
 	Fails
 )
 
-// Leave ends a try that has entered. It reports whether the lane has begun to fail with it.
+// Leave ends an entered try. It reports whether the lane has begun to fail with it.
 func (w *Window) Leave(l *Lane, bytes int, says Says) (news bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -157,8 +156,8 @@ func (w *Window) Leave(l *Lane, bytes int, says Says) (news bool) {
 	return news
 }
 
-// Fail is Leave for a try that goes on, or is made again: it has failed, if no other in its lane has worked since it began. The
-// zero time says that it has failed whatever others have.
+// Fail is Leave for a failed try that goes on, or is repeated. It counts as a failure only if no other try in its lane
+// has succeeded since it began; with the zero time it counts in any case.
 func (w *Window) Fail(l *Lane, began time.Time) (news bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -178,14 +177,14 @@ func (w *Window) fail(l *Lane) (news bool) {
 	return news
 }
 
-// Load returns how much of the window is filled.
+// Load returns the filled part of the window.
 func (w *Window) Load() Load {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.all
 }
 
-// Trusts reports whether the last try of the lane with a meaning other than Nothing has worked.
+// Trusts reports whether the lane's last try with a meaning other than Nothing was a success.
 func (w *Window) Trusts(l *Lane) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -194,7 +193,7 @@ func (w *Window) Trusts(l *Lane) bool {
 
 // State is the state of a lane.
 type State struct {
-	Tries   int  // that are in it
+	Tries   int  // in the lane
 	Failing bool // the lane fails
 	Alone   bool // no lane at all is trusted
 }
@@ -210,7 +209,7 @@ func (w *Window) State(name string) State {
 	return s
 }
 
-// Restore ends the failure of the lane with that name, though no try in it has worked.
+// Restore ends the failure of the lane with that name, without a success in it.
 func (w *Window) Restore(name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -219,7 +218,7 @@ func (w *Window) Restore(name string) {
 	}
 }
 
-// forget forgets half of the lanes without tries, those first that are not trusted.
+// forget forgets half of the lanes without tries, untrusted ones first.
 func (w *Window) forget() {
 	left := maxLanes / 2
 	for _, trusted := range []bool{false, true} {

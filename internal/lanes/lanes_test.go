@@ -46,7 +46,7 @@ func TestLanesShareTheWindow(t *testing.T) {
 	}
 	old := fill(w, "trusted")
 	if len(old) != window/2 {
-		t.Errorf("%d tries in a trusted lane, want what is left: %d", len(old), window/2)
+		t.Errorf("%d tries in a trusted lane, want the rest: %d", len(old), window/2)
 	}
 	for _, l := range old {
 		w.Leave(l, 0, Nothing)
@@ -60,7 +60,7 @@ func TestLanesShareTheWindow(t *testing.T) {
 		t.Errorf("%d tries in a lane that fails, want 1", got)
 	}
 	if old = fill(w, "trusted"); len(old) != window-1 {
-		t.Errorf("%d tries in a trusted lane, want what is left: %d", len(old), window-1)
+		t.Errorf("%d tries in a trusted lane, want the rest: %d", len(old), window-1)
 	}
 }
 
@@ -89,7 +89,7 @@ func TestFailingLanesShareAQuarter(t *testing.T) {
 	}
 }
 
-// While no lane is trusted, those that nothing is known of may fill a window that they have alone.
+// While no lane is trusted, unknown lanes may fill a window with Alone.
 func TestNewLanesAlone(t *testing.T) {
 	t.Parallel()
 	w := New(Shares{Unknown: 2, Each: 1, Alone: true})
@@ -144,7 +144,7 @@ func TestLanesThatWorkAgain(t *testing.T) {
 	}
 	w.Restore("x")
 	if got := len(fill(w, "x")); got != window/2 {
-		t.Errorf("%d tries in a lane of which nothing is known again, want %d", got, window/2)
+		t.Errorf("%d tries in a lane that is unknown again, want %d", got, window/2)
 	}
 }
 
@@ -177,12 +177,13 @@ func TestLanesAreForgotten(t *testing.T) {
 		w.Leave(l, 0, Says(i%3))
 	}
 	if n := len(w.known); n > maxLanes || w.known["kept"] != kept || w.trusted > n {
-		t.Errorf("%d lanes are remembered, %d of them trusted; the one with a try is %t", n, w.trusted, w.known["kept"] == kept)
+		t.Errorf("%d lanes are remembered, %d of them trusted; the one with a try is %t", n, w.trusted,
+			w.known["kept"] == kept)
 	}
 }
 
-// What a window promises, whatever happens: it is never overfilled; a try is refused only for the reasons that it gives; and
-// what it counts is what is in it.
+// The promises of a window under random tries: it is never overfilled; it refuses a try only for the reasons it gives;
+// and its counts are true.
 func TestWindowIsFair(t *testing.T) {
 	t.Parallel()
 	type try struct {
@@ -192,9 +193,11 @@ func TestWindowIsFair(t *testing.T) {
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		shares := Shares{
-			Unknown: rapid.IntRange(1, 4).Draw(t, "unknown"), Each: rapid.IntRange(1, 2).Draw(t, "each"), Alone: rapid.Bool().Draw(t, "alone"),
+			Unknown: rapid.IntRange(1, 4).Draw(t, "unknown"), Each: rapid.IntRange(1, 2).Draw(t, "each"),
+			Alone: rapid.Bool().Draw(t, "alone"),
 		}
-		size := Load{Tries: rapid.IntRange(1, 40).Draw(t, "tries"), Bytes: rapid.SampledFrom([]int{0, 100}).Draw(t, "bytes")}
+		size := Load{Tries: rapid.IntRange(1, 40).Draw(t, "tries"),
+			Bytes: rapid.SampledFrom([]int{0, 100}).Draw(t, "bytes")}
 		most := 0
 		if size.Bytes > 0 {
 			most = 20
@@ -213,7 +216,8 @@ func TestWindowIsFair(t *testing.T) {
 		unknown := func(one try) bool { return !trusted[one.name] }
 		t.Repeat(map[string]func(*rapid.T){
 			"enter": func(t *rapid.T) {
-				name, bytes := rapid.SampledFrom([]string{"a", "b", "c", "d", "e"}).Draw(t, "lane"), rapid.IntRange(0, most).Draw(t, "size")
+				name, bytes := rapid.SampledFrom([]string{"a", "b", "c", "d", "e"}).Draw(t, "lane"),
+					rapid.IntRange(0, most).Draw(t, "size")
 				own := load(func(one try) bool { return one.name == name })
 				alone := shares.Alone && len(trusted) == 0
 				full := !load(func(try) bool { return true }).Fits(size, 1)
@@ -263,11 +267,14 @@ func TestWindowIsFair(t *testing.T) {
 			},
 			"": func(t *rapid.T) {
 				all := load(func(try) bool { return true })
-				if w.Load() != all || w.untrusted != load(unknown) || w.trusted != len(trusted) || all.Tries > size.Tries {
-					t.Fatalf("%+v in it, %+v without trust, %d lanes trusted; want %+v, %+v, %d", w.Load(), w.untrusted, w.trusted, all, load(unknown), len(trusted))
+				if w.Load() != all || w.untrusted != load(unknown) || w.trusted != len(trusted) ||
+					all.Tries > size.Tries {
+					t.Fatalf("%+v in it, %+v without trust, %d lanes trusted; want %+v, %+v, %d", w.Load(), w.untrusted,
+						w.trusted, all, load(unknown), len(trusted))
 				}
 				for name := range failing {
-					if s := w.State(name); s != (State{load(func(one try) bool { return one.name == name }).Tries, true, len(trusted) == 0}) {
+					if s := w.State(name); s != (State{load(func(one try) bool { return one.name == name }).Tries, true,
+						len(trusted) == 0}) {
 						t.Fatalf("%s: %+v", name, s)
 					}
 				}
@@ -276,7 +283,7 @@ func TestWindowIsFair(t *testing.T) {
 	})
 }
 
-// What waits for a lane that has its share, and in which no try ends, waits as if it failed.
+// Tries for a lane with a full share, in which no try ends, are answered like for a failing one.
 func TestStalledLane(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

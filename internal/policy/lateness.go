@@ -9,15 +9,15 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Limit says how long after its due time a timer may be claimed and still fire. The zero Limit says nothing: then the
-// rules for the timer's namespace count.
+// Limit is a limit on lateness: a timer claimed later than that after its due time does not fire. The zero Limit is not
+// given: then the rules for the timer's namespace count.
 type Limit struct {
-	Given bool          // something is said, if only that there is no limit
+	Given bool          // a limit is given, even if it is "no limit"
 	Most  time.Duration // in whole milliseconds; 0 for no limit
-	Drop  bool          // what is later is forgotten instead of becoming a dead letter
+	Drop  bool          // a late timer is dropped, without a dead letter
 }
 
-// Exceeded tells whether a timer that is claimed so long after its due time is too late.
+// Exceeded reports whether a timer claimed by after its due time is too late.
 func (l Limit) Exceeded(by time.Duration) bool { return l.Most > 0 && by > l.Most }
 
 // String returns the limit in the form that ParseLimits reads.
@@ -28,7 +28,7 @@ func (l Limit) String() string {
 	return l.Most.String()
 }
 
-// dropWord says in a rule that what is later is forgotten.
+// dropWord follows a limit in a rule: then late timers are dropped.
 const dropWord = "drop"
 
 // ParseLimits reads a list such as
@@ -36,7 +36,7 @@ const dropWord = "drop"
 //	shop:otp=30s drop; pay=5m; *=0
 //
 // of namespaces as for keys.ParseNamespace with Go durations, rounded to milliseconds; 0 is no limit. Empty entries are
-// ignored, and an empty list has no rules. The error joins one for each thing that is wrong.
+// ignored, and an empty list has no rules. The error joins one for each fault.
 func ParseLimits(s string) (Rules[Limit], error) {
 	var rules Rules[Limit]
 	var faults []error
@@ -46,7 +46,8 @@ func ParseLimits(s string) (Rules[Limit], error) {
 		}
 		name, text, ok := strings.Cut(entry, "=")
 		if !ok {
-			faults = append(faults, fmt.Errorf("%q: want namespace=duration, such as pay=5m or shop:otp=30s drop", entry))
+			faults = append(faults, fmt.Errorf("%q: want namespace=duration, such as pay=5m or shop:otp=30s drop",
+				entry))
 			continue
 		}
 		namespace, err := keys.ParseNamespace(strings.TrimSpace(name))
@@ -65,7 +66,7 @@ func ParseLimits(s string) (Rules[Limit], error) {
 	return rules, nil
 }
 
-// parseLimit reads a duration, with the word drop behind it or not.
+// parseLimit reads a duration, with or without the word drop behind it.
 func parseLimit(text string) (Limit, error) {
 	words := strings.Fields(text)
 	limit := Limit{Given: true, Drop: len(words) == 2 && strings.EqualFold(words[1], dropWord)}

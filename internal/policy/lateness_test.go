@@ -15,7 +15,8 @@ func TestFirstRuleThatMatchesCounts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := rules.String(), "shop:otp=30s drop; pay=5m0s; pay:slow=1h0m0s; shop:%3B=2ms drop; *=0s"; got != want {
+	if got, want := rules.String(),
+		"shop:otp=30s drop; pay=5m0s; pay:slow=1h0m0s; shop:%3B=2ms drop; *=0s"; got != want {
 		t.Errorf("the rules are %q, want %q", got, want)
 	}
 	again, err := policy.ParseLimits(rules.String())
@@ -45,27 +46,31 @@ func TestFirstRuleThatMatchesCounts(t *testing.T) {
 
 func TestEveryFaultOfTheRulesIsTold(t *testing.T) {
 	t.Parallel()
-	_, err := policy.ParseLimits("shop; a:b:c:d=5m; pay=; pay=5; *=5m drip; x=-1s; y=999us; z=87601h; w=5m drop drop; ok=5m; v*=never")
+	_, err := policy.ParseLimits(
+		"shop; a:b:c:d=5m; pay=; pay=5; *=5m drip; x=-1s; y=999us; z=87601h; w=5m drop drop; ok=5m; v*=never")
 	if err == nil {
 		t.Fatal("no error")
 	}
 	for _, want := range []string{
-		`"shop": want namespace=duration`, `namespace "a:b:c:d"`, `"pay=": want a duration`, `"pay=5": want`, `"*=5m drip": want`,
-		`"x=-1s": want`, `"y=999us": want`, `"z=87601h": want`, `"w=5m drop drop": want`, `namespace "v*"`, `"v*=never": want`,
+		`"shop": want namespace=duration`, `namespace "a:b:c:d"`, `"pay=": want a duration`, `"pay=5": want`,
+		`"*=5m drip": want`,
+		`"x=-1s": want`, `"y=999us": want`, `"z=87601h": want`, `"w=5m drop drop": want`, `namespace "v*"`,
+		`"v*=never": want`,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%v\nlacks %s", err, want)
 		}
 	}
 	if strings.Contains(err.Error(), "ok=5m") {
-		t.Errorf("%v\nblames what is right", err)
+		t.Errorf("%v\nblames a right part", err)
 	}
 }
 
 func TestLimitIsExceededAboveIt(t *testing.T) {
 	t.Parallel()
 	l := policy.Limit{Given: true, Most: time.Second}
-	if l.Exceeded(time.Second) || !l.Exceeded(1001*time.Millisecond) || (policy.Limit{Given: true}).Exceeded(time.Hour) {
+	if l.Exceeded(time.Second) || !l.Exceeded(1001*time.Millisecond) ||
+		(policy.Limit{Given: true}).Exceeded(time.Hour) {
 		t.Error("1s: not at 1s, but at 1.001s; 0: never")
 	}
 }

@@ -1,5 +1,4 @@
-// Package policy holds the rules of namespaces: when and how often a timer fires again, and how late it may fire. It does no
-// I/O.
+// Package policy holds the rules of namespaces: the schedule of retries, and the limit on lateness. It does no I/O.
 package policy
 
 import (
@@ -10,10 +9,10 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Longest bounds delays and limits: no timer can be set further ahead.
+// Longest bounds delays and limits: no timer can be due later.
 const Longest = 10 * 365 * 24 * time.Hour
 
-// Rule says what holds for the timers of a namespace.
+// Rule is the value for the timers of a namespace.
 type Rule[T fmt.Stringer] struct {
 	Namespace keys.Namespace
 	Is        T
@@ -22,7 +21,7 @@ type Rule[T fmt.Stringer] struct {
 // Rules is a list of rules; the first one whose namespace matches counts.
 type Rules[T fmt.Stringer] []Rule[T]
 
-// For returns what holds for a timer: the zero T if no rule matches.
+// For returns the value for a timer: the zero T if no rule matches.
 func (r Rules[T]) For(k keys.Key) T {
 	for i := range r {
 		if r[i].Namespace.Match(k) {

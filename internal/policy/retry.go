@@ -14,7 +14,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// DefaultRetry is the policy of the keys that no entry of the configured list matches, in the form that ParseRetries
+// DefaultRetry is the policy of keys without a matching entry in the configured list, in the form that ParseRetries
 // reads.
 const DefaultRetry = "*=exp(10s,2,1h,12)~10%"
 
@@ -25,7 +25,7 @@ const (
 	MaxFactor  = 1_000
 )
 
-// Retry says when and how often a timer fires again after its consumer failed. With the zero Retry it never does.
+// Retry is the schedule of a timer's retries after its consumer failed. The zero Retry has none.
 type Retry struct {
 	base   string // as written, without the jitter
 	delays []time.Duration
@@ -42,7 +42,7 @@ type Retry struct {
 // milliseconds. A namespace is as for keys.ParseNamespace. Empty entries are ignored.
 //
 // DefaultRetry is appended if the list has no entry that matches every key, so an empty list means DefaultRetry. The
-// error joins one for each thing that is wrong, which says in which column, in bytes from 1 on, and what would be right.
+// error joins one for each fault, with its column, in bytes from 1, and the right form.
 func ParseRetries(s string) (Rules[Retry], error) {
 	var p retryParser
 	rules := p.list(s)
@@ -56,17 +56,17 @@ func ParseRetries(s string) (Rules[Retry], error) {
 	return rules, nil
 }
 
-// MaxAttempts returns how often a timer fires at most, the first time included.
+// MaxAttempts returns the largest number of firings, the first one included.
 func (r Retry) MaxAttempts() int { return len(r.delays) + 1 }
 
 // Delays returns the delay before each further attempt, without jitter. Their number is MaxAttempts less one.
 func (r Retry) Delays() []time.Duration { return slices.Clone(r.delays) }
 
-// Jitter returns by how many percent at most a delay is made longer.
+// Jitter returns the most, in percent, by which a delay is made longer.
 func (r Retry) Jitter() float64 { return r.jitter }
 
-// Delay returns how long to wait after the given attempt (from 1 on) before the next one, and false if the attempts are
-// used up. The jitter is drawn from the id of the event whose work failed, so the same event always has the same delay.
+// Delay returns the delay after the given attempt (from 1) before the next one, and false if the attempts are used up.
+// The jitter is derived from the id of the failed event, so the same event always has the same delay.
 func (r Retry) Delay(attempt int, eventID string) (time.Duration, bool) {
 	if attempt < 1 || attempt > len(r.delays) {
 		return 0, false
@@ -93,7 +93,8 @@ func preset(name string) (delays []time.Duration, jitter float64, ok bool) {
 	const s, m, h = time.Second, time.Minute, time.Hour
 	switch name {
 	case "wechatpay":
-		return []time.Duration{15 * s, 15 * s, 30 * s, 3 * m, 10 * m, 20 * m, 30 * m, 30 * m, 30 * m, 60 * m, 3 * h, 3 * h, 3 * h, 6 * h, 6 * h}, 0, true
+		return []time.Duration{15 * s, 15 * s, 30 * s, 3 * m, 10 * m, 20 * m, 30 * m, 30 * m, 30 * m, 60 * m, 3 * h,
+			3 * h, 3 * h, 6 * h, 6 * h}, 0, true
 	case "alipay":
 		return []time.Duration{2 * m, 10 * m, 10 * m, 1 * h, 2 * h, 6 * h, 15 * h}, 0, true
 	case "adyen":
@@ -104,8 +105,8 @@ func preset(name string) (delays []time.Duration, jitter float64, ok bool) {
 	return nil, 0, false
 }
 
-// retryParser reads a list of policies and collects what is wrong with it. Its methods take a part of the list and the
-// part's offset in it.
+// retryParser reads a list of policies and collects its faults. Its methods take a part of the list and the part's
+// offset in it.
 type retryParser struct {
 	faults []error
 }
@@ -173,7 +174,8 @@ func (p *retryParser) retry(text string, at int) Retry {
 	case base != "" && (isDigit(base[0]) || strings.ContainsAny(base, ",")):
 		r.base, r.delays = p.delays(base, at)
 	default:
-		p.fault(base, at, "want the name of a preset (wechatpay, alipay, adyen, standard-webhooks), a list of delays such as 10s,30s,2m, or exp(first,factor,max,retries)")
+		p.fault(base, at, "want the name of a preset (wechatpay, alipay, adyen, standard-webhooks), a list of delays "+
+			"such as 10s,30s,2m, or exp(first,factor,max,retries)")
 	}
 	if jittered {
 		r.jitter = p.jitter(jitter, jitterAt)
@@ -252,11 +254,12 @@ func (p *retryParser) exponential(text string, at int) (string, []time.Duration)
 		d := math.Min(float64(first)*math.Pow(factor, float64(i)), float64(most))
 		delays[i] = time.Duration(d).Round(time.Millisecond)
 	}
-	written := fmt.Sprintf("exp(%s,%s,%s,%d)", formatDelay(first), strconv.FormatFloat(factor, 'f', -1, 64), formatDelay(most), retries)
+	written := fmt.Sprintf("exp(%s,%s,%s,%d)", formatDelay(first), strconv.FormatFloat(factor, 'f', -1, 64),
+		formatDelay(most), retries)
 	return written, delays
 }
 
-// formatDelay writes a duration without the zeros at the end of 2m0s.
+// formatDelay formats a duration without the zeros at the end of 2m0s.
 func formatDelay(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {

@@ -143,7 +143,8 @@ func TestPoliciesPrintAsTheyAreRead(t *testing.T) {
 
 func TestEveryPolicyFaultIsNamed(t *testing.T) {
 	t.Parallel()
-	const bad = "shop; a::b=1s;  x=10x,5s, -1s ; y=exp(1s,2,1h); z=wechat~5; *=exp(0s, 0.5,11y,10001)~101%;q=;r=exp(1m,2,30s,3);s=1s,,2s; a:b:c:d=1s"
+	const bad = "shop; a::b=1s;  x=10x,5s, -1s ; y=exp(1s,2,1h); z=wechat~5; *=exp(0s, " +
+		"0.5,11y,10001)~101%;q=;r=exp(1m,2,30s,3);s=1s,,2s; a:b:c:d=1s"
 	want := []string{
 		`column 1: "shop": want namespace=policy`,
 		`column 7: "a::b": part 2 is empty; write * for any`,
@@ -174,7 +175,8 @@ func TestEveryPolicyFaultIsNamed(t *testing.T) {
 		}
 		var column int
 		var text string
-		if n, err := fmt.Sscanf(f.Error(), "column %d: %q:", &column, &text); n != 2 || err != nil || !strings.HasPrefix(bad[column-1:], text) {
+		if n, err := fmt.Sscanf(f.Error(), "column %d: %q:", &column, &text); n != 2 || err != nil ||
+			!strings.HasPrefix(bad[column-1:], text) {
 			t.Errorf("fault %v does not tell where it is", f)
 		}
 	}
@@ -187,7 +189,8 @@ func TestPolicyBounds(t *testing.T) {
 	t.Parallel()
 	for _, s := range []string{
 		"*=" + strings.Repeat("1s,", policy.MaxRetries) + "1s",
-		"*=87601h", "*=999us", "*=exp(1s,NaN,1h,3)", "*=exp(1s,Inf,1h,3)", "*=exp(1s,2,1h,-1)", "*=1s~NaN%", "*=1s~", "*=1s~10", "*=exp(1s,2,1h,3", "*=exp 1s", "=1s",
+		"*=87601h", "*=999us", "*=exp(1s,NaN,1h,3)", "*=exp(1s,Inf,1h,3)", "*=exp(1s,2,1h,-1)", "*=1s~NaN%", "*=1s~",
+		"*=1s~10", "*=exp(1s,2,1h,3", "*=exp 1s", "=1s",
 	} {
 		if p, err := policy.ParseRetries(s); err == nil {
 			t.Errorf("ParseRetries(%.40q) = %.40v, want an error", s, p)
@@ -232,13 +235,18 @@ func TestPoliciesRoundTrip(t *testing.T) {
 		return !strings.Contains(s, ":") && len(s) <= keys.MaxPartBytes
 	}))
 	delay := rapid.Custom(func(t *rapid.T) string {
-		return (time.Duration(rapid.Int64Range(1, policy.Longest.Milliseconds()).Draw(t, "ms")) * time.Millisecond).String()
+		return (time.Duration(rapid.Int64Range(1, policy.Longest.Milliseconds()).Draw(t,
+			"ms")) * time.Millisecond).String()
 	})
 	retry := rapid.OneOf(
 		rapid.SampledFrom([]string{"wechatpay", "alipay", "adyen", "standard-webhooks"}),
-		rapid.Custom(func(t *rapid.T) string { return strings.Join(rapid.SliceOfN(delay, 1, 5).Draw(t, "delays"), ",") }),
 		rapid.Custom(func(t *rapid.T) string {
-			return fmt.Sprintf("exp(1ms,%g,%s,%d)", rapid.Float64Range(1, 1000).Draw(t, "factor"), delay.Draw(t, "max"), rapid.IntRange(0, 50).Draw(t, "retries"))
+			return strings.Join(rapid.SliceOfN(delay, 1, 5).Draw(t, "delays"),
+				",")
+		}),
+		rapid.Custom(func(t *rapid.T) string {
+			return fmt.Sprintf("exp(1ms,%g,%s,%d)", rapid.Float64Range(1, 1000).Draw(t, "factor"), delay.Draw(t, "max"),
+				rapid.IntRange(0, 50).Draw(t, "retries"))
 		}),
 	)
 	rapid.Check(t, func(t *rapid.T) {

@@ -15,34 +15,34 @@ import (
 )
 
 const (
-	// databasesPage is how many databases one look asks. A server may have ten thousand.
+	// databasesPage limits the databases that one look reads. A server may have ten thousand.
 	databasesPage = 256
-	// databasesPages is how many pages a single answer reads.
+	// databasesPages limits the pages of a single answer.
 	databasesPages = 8
-	// databasesRefused is for how long a user without the right to look is not asked for again: Redis keeps a record
-	// of refused commands.
+	// databasesRefused is the pause before the next look by a user without the right: Redis keeps a record of refused
+	// commands.
 	databasesRefused = 10 * time.Minute
-	// likelyAlive is how many timerds of another database are looked at, those heard of last.
+	// likelyAlive limits the timerds of another database that are read: the latest heartbeats first.
 	likelyAlive = 10
 )
 
 // Database is another database of a single Redis.
 type Database struct {
 	Number int
-	Timers int64  // those that are not settled, about
+	Timers int64  // unsettled ones, about
 	Timerd string // the id of a living timerd that serves it; "" for none
 }
 
-// Databases looks again and again at the other databases of a single Redis, some at a time. The zero value has seen
-// none. Its methods may be called concurrently.
+// Databases watches the other databases of a single Redis, some at each look. The zero value is ready. Its methods may
+// be called concurrently.
 type Databases struct {
 	mu      sync.Mutex
-	left    []int            // not looked at in this round
-	seen    map[int]Database // by the last look at each
+	left    []int            // still to read in this round
+	seen    map[int]Database // the result of the last look at each
 	refused time.Time
 }
 
-// Look asks the next databases with keys, 256 at most, and returns all databases seen so far, in no order. It returns
+// Look reads the next databases with keys, 256 at most, and returns all databases seen so far, in no order. It returns
 // nothing in a cluster, and for a user without the right to look.
 func (d *Databases) Look(ctx context.Context, node *schedule.Node) []Database {
 	d.mu.Lock()
@@ -62,7 +62,7 @@ func (d *Databases) Look(ctx context.Context, node *schedule.Node) []Database {
 }
 
 // OtherDatabases returns the other databases with keys of a single Redis, 2,048 at most, in no order. It leaves out
-// databases that cannot be asked.
+// unreadable databases.
 func OtherDatabases(ctx context.Context, node *schedule.Node) (all []Database) {
 	var d Databases
 	for range databasesPages {
@@ -73,7 +73,7 @@ func OtherDatabases(ctx context.Context, node *schedule.Node) (all []Database) {
 	return all
 }
 
-// look asks the next databases. d.mu is held.
+// look reads the next databases. The caller holds d.mu.
 func (d *Databases) look(ctx context.Context, node *schedule.Node) error {
 	own := *node.Server().Options()
 	if len(d.left) == 0 {
@@ -101,7 +101,7 @@ func (d *Databases) look(ctx context.Context, node *schedule.Node) error {
 	return nil
 }
 
-// list begins a round. d.mu is held.
+// list begins a round. The caller holds d.mu.
 func (d *Databases) list(ctx context.Context, rdb *redis.Client, own int) error {
 	keyspace, err := rdb.Info(ctx, "keyspace").Result()
 	if err != nil {
@@ -122,7 +122,7 @@ func (d *Databases) list(ctx context.Context, rdb *redis.Client, own int) error 
 	return nil
 }
 
-// askDatabases asks some databases for their timers and timerds.
+// askDatabases reads the numbers of timers and the timerds of some databases.
 func askDatabases(ctx context.Context, conn *redis.Conn, numbers []int) ([]Database, error) {
 	type answer struct {
 		chosen      *redis.StatusCmd
@@ -145,7 +145,7 @@ func askDatabases(ctx context.Context, conn *redis.Conn, numbers []int) ([]Datab
 	if redis.IsPermissionError(err) || now.Err() != nil {
 		return nil, err
 	}
-	_, _ = conn.Pipelined(ctx, func(pipe redis.Pipeliner) error { // without an answer the usual silence counts
+	_, _ = conn.Pipelined(ctx, func(pipe redis.Pipeliner) error { // without an answer the default silence counts
 		for i, number := range numbers {
 			a := &answers[i]
 			if len(a.beats.Val()) > 0 && a.chosen.Err() == nil {
@@ -159,14 +159,14 @@ func askDatabases(ctx context.Context, conn *redis.Conn, numbers []int) ([]Datab
 	for i, number := range numbers {
 		a := &answers[i]
 		if a.chosen.Err() != nil || a.due.Err() != nil || a.firing.Err() != nil || a.beats.Err() != nil {
-			continue // not even which database it was is certain
+			continue // even the database is uncertain
 		}
 		one := Database{Number: number, Timers: a.due.Val() + a.firing.Val()}
 		for j, beat := range a.beats.Val() {
 			var self schedule.Self
 			if a.about != nil && j < len(a.about.Val()) {
 				said, _ := a.about.Val()[j].(string)
-				_ = json.Unmarshal([]byte(said), &self) // what makes no sense counts as nothing
+				_ = json.Unmarshal([]byte(said), &self) // an unreadable text counts as empty
 			}
 			if isAlive(now.Val(), schedule.Millis(beat.Score).Time(), self) {
 				one.Timerd, _ = beat.Member.(string)
@@ -177,7 +177,7 @@ func askDatabases(ctx context.Context, conn *redis.Conn, numbers []int) ([]Datab
 	return all, nil
 }
 
-// instancesOf returns the ids of timerds by their heartbeats.
+// instancesOf returns the ids of the timerds in a list of heartbeats.
 func instancesOf(beats []redis.Z) []string {
 	ids := make([]string, len(beats))
 	for i, beat := range beats {

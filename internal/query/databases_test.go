@@ -52,7 +52,8 @@ func TestOtherDatabases(t *testing.T) {
 		}
 		now := at(db).Time(t.Context()).Val()
 		if err == nil {
-			err = at(db).ZAdd(t.Context(), keys.Single.Members(), redis.Z{Score: float64(now.Add(-ago).UnixMilli()), Member: fmt.Sprint("t", db)}).Err()
+			err = at(db).ZAdd(t.Context(), keys.Single.Members(),
+				redis.Z{Score: float64(now.Add(-ago).UnixMilli()), Member: fmt.Sprint("t", db)}).Err()
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -62,14 +63,15 @@ func TestOtherDatabases(t *testing.T) {
 	set(0, "a:b:c:2")
 	set(2, "a:b:c:own")
 	set(5, "a:b:c:1")
-	beat(5, time.Minute, 10*time.Second) // alive for who says how long it may be silent
+	beat(5, time.Minute, 10*time.Second) // alive if it gives its own limit of silence
 	set(7, "a:b:c:1")
 	beat(7, 4*time.Second, 10*time.Second)
 	beat(9, time.Minute, 0)
 	if err := at(11).Set(t.Context(), "k", "v", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
-	want := []query.Database{{Number: 0, Timers: 2}, {Number: 5, Timers: 1, Timerd: "t5"}, {Number: 7, Timers: 1}, {Number: 9, Timerd: "t9"}, {Number: 11}}
+	want := []query.Database{{Number: 0, Timers: 2}, {Number: 5, Timers: 1, Timerd: "t5"}, {Number: 7, Timers: 1},
+		{Number: 9, Timerd: "t9"}, {Number: 11}}
 	byNumber := func(a, b query.Database) int { return cmp.Compare(a.Number, b.Number) }
 	all := query.OtherDatabases(t.Context(), nodes[0])
 	if slices.SortFunc(all, byNumber); !slices.Equal(all, want) {
@@ -105,12 +107,13 @@ func TestOtherDatabases(t *testing.T) {
 	}, "the timer in another round")
 }
 
-// A user who may not change the database is not asked to again for a while: Redis keeps a record of each refusal.
+// Without the right to change the database, there is no further try for a while: Redis keeps a record of each refusal.
 func TestOtherDatabasesWithoutTheRight(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
 	admin := server.Client()
-	for _, args := range [][]any{{"ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-select"}, {"SELECT", 1}} {
+	for _, args := range [][]any{{"ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all", "-select"},
+		{"SELECT", 1}} {
 		if err := admin.Do(t.Context(), args...).Err(); err != nil {
 			t.Fatal(err)
 		}

@@ -11,16 +11,16 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// ExportedTimer is a timer, and the rest of its record.
+// ExportedTimer is a timer with the rest of its record.
 type ExportedTimer struct {
 	Timer
 	schedule.Exported
 }
 
-// Export calls yield for the unclaimed timers of a namespace, in the order of their due times, until it returns an
-// error. It calls claimed for the others: somebody has claimed them, or had and may have published them. It returns
-// the number of unclaimed timers. Its error wraps ErrCut if too many are owed or firing, and a *MovingError if slots
-// were moving. Timers that are set or fire meanwhile may be left out, or come twice if they are moved.
+// Export calls yield for the unclaimed timers of a namespace, by due time, until it returns an error. It calls claimed
+// for the other timers: these are claimed, or given back, and their events may be published. It returns the number of
+// unclaimed timers. Its error wraps ErrCut if too many are owed or firing, and a *MovingError if slots were moving.
+// Timers that are set or fire meanwhile may be left out, or come twice if they are moved.
 func Export(
 	ctx context.Context, s *schedule.Schedule, n keys.Namespace, yield func(ExportedTimer) error, claimed func(Timer),
 ) (count int, err error) {
@@ -51,7 +51,7 @@ func Export(
 	return count, errors.Join(failed, err)
 }
 
-// readSerials returns for each timer of a repetition the serial of its key's repetition, and 0 for all others.
+// readSerials returns for each repeating timer the serial of its key's repetition, and 0 for all others.
 func readSerials(ctx context.Context, s *schedule.Schedule, timers []Timer) ([]int64, error) {
 	serials := make([]int64, len(timers))
 	replies := make(map[int]*redis.FloatCmd)

@@ -10,15 +10,15 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// Most bounds one call of Find. What is 0 stands for the default.
+// Most limits one call of Find. A field of 0 stands for the default.
 type Most struct {
-	Timers  int           // that it returns; default 50
-	Entries int64         // that it looks at; default 200,000
-	Time    time.Duration // that it takes, about; default 400 ms
+	Timers  int           // in the result; default 50
+	Entries int64         // to search; default 200,000
+	Time    time.Duration // approximate; default 400 ms
 	Payload int           // bytes of each payload; by default none
 }
 
-// The defaults of Most. Find knows fewer firings than other listings do: it reads them again each time.
+// The defaults of Most. Find reads the firings again at each call, so it reads fewer than other listings.
 const (
 	findTimers  = 50
 	findEntries = 200_000
@@ -26,23 +26,23 @@ const (
 	findFirings = 20_000
 )
 
-// Found is a stretch of the timers of a query.
+// Found is a page of a query's timers.
 type Found struct {
-	Timers []Timer   // in the order of their due times
-	Next   Place     // where to go on; the zero Place: there are no more
-	Full   bool      // there are as many as were asked for; else, with Next, more may come when it goes on looking
-	Looked int64     // entries, of every key, from the first due time of the query to Next, those of all earlier stretches among them
-	Total  int64     // entries in the due times of the query, as far as they may be in one of its states
-	Until  time.Time // the due time that it has come to; the zero Time if there was nothing to look at
-	Now    time.Time // by the servers' clocks, the latest of them: what is due after that is pending
-	Cut    bool      // there may be more that are owed or firing than were looked at, see ErrCut
-	Moving error     // a *MovingError if slots were moving, whose timers are left out; else nil
+	Timers []Timer   // by due time
+	Next   Place     // the begin of the next page; the zero Place: this is the last one
+	Full   bool      // Timers has as many as asked for; otherwise, with Next set, the search is unfinished
+	Looked int64     // entries of every key from the query's first due time to Next, all earlier pages included
+	Total  int64     // entries within the query's due times and, if possible to tell, its states
+	Until  time.Time // the due time reached; the zero Time if there was nothing to search
+	Now    time.Time // the latest of the servers' clocks: later timers are pending
+	Cut    bool      // some owed or firing timers may be left out, see ErrCut
+	Moving error     // a *MovingError if timers of moving slots are left out; else nil
 }
 
-// Find looks for the timers of a query after a place, in the order of their due times, in bounded time however many there are: it
-// returns what it has found and where to go on. Only timers that are set, moved, claimed or fired meanwhile may be left out
-// or come twice; and of those that are owed because of an event or firing, all but the first findFirings, in the order in which they can
-// be claimed.
+// Find searches the timers of a query from a place on, by due time. It takes bounded time, however many timers there
+// are, and returns its finds and the next place. It may leave out, or return twice, only timers set, moved, claimed or
+// fired meanwhile. Of the firing timers, and those owed because of an event, it may also leave out all but the first
+// findFirings in claim order.
 func Find(ctx context.Context, s *schedule.Schedule, q Query, from Place, most Most) (Found, error) {
 	began := time.Now()
 	most.Timers = cmp.Or(max(most.Timers, 0), findTimers)

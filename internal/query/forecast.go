@@ -11,20 +11,20 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// Bounds of one call that counts timers by when they are due: it holds Redis for some 2 µs for each time and partition.
+// Limits of one call that counts timers by due time: it holds Redis for some 2 µs per time and partition.
 const (
 	mostTimes  = 256
 	countBound = 512 // times multiplied by partitions
 )
 
-// CountDue counts the pending timers of the node that become due between times: of each time but the last, those due from
-// then on and before the next one. The times are in ascending order. It does not read the timers. moving is how many
-// partitions are left out because their slots are moving.
+// CountDue counts the node's pending timers by due time: counts[i] is for those due from times[i] to before times[i+1].
+// The times ascend. It does not read the timers. moving is the number of partitions left out because their slots are
+// moving.
 func CountDue(ctx context.Context, n *schedule.Node, times []time.Time) (counts []int64, moving int, err error) {
 	for first := 0; first < len(times)-1; first += mostTimes - 1 {
 		part, missing, err := countDue(ctx, n, times[first:min(first+mostTimes, len(times))])
 		if err != nil {
-			return nil, 0, fmt.Errorf("schedule: count the timers that become due: %w", err)
+			return nil, 0, fmt.Errorf("schedule: count the timers by due time: %w", err)
 		}
 		counts, moving = append(counts, part...), max(moving, missing)
 	}
@@ -37,43 +37,44 @@ func countDue(ctx context.Context, n *schedule.Node, times []time.Time) (counts 
 		args = append(args, at.UnixMilli())
 	}
 	counts = make([]int64, len(times)-1)
-	err = n.Master().RunOver(ctx, n.Index().Script(lua, "count_due"), max(countBound/len(times), 1), args, func(cmd *redis.Cmd) error {
-		reply, err := cmd.Int64Slice()
-		if err == nil && len(reply) != len(times) {
-			err = fmt.Errorf("unexpected reply of %d elements", len(reply))
-		}
-		if err != nil {
-			return err
-		}
-		moving += int(reply[0])
-		for i, due := range reply[1:] {
-			counts[i] += due
-		}
-		return nil
-	})
+	err = n.Master().RunOver(ctx, n.Index().Script(lua, "count_due"), max(countBound/len(times), 1), args,
+		func(cmd *redis.Cmd) error {
+			reply, err := cmd.Int64Slice()
+			if err == nil && len(reply) != len(times) {
+				err = fmt.Errorf("unexpected reply of %d elements", len(reply))
+			}
+			if err != nil {
+				return err
+			}
+			moving += int(reply[0])
+			for i, due := range reply[1:] {
+				counts[i] += due
+			}
+			return nil
+		})
 	return counts, moving, err
 }
 
-// Minute is how many timers become due in a minute.
+// Minute counts the timers that become due in one minute.
 type Minute struct {
 	Begin time.Time
 	Due   int64
 }
 
-// Forecast is how many timers become due in each of the next minutes. One that repeats counts for each of its occurrences.
+// Forecast counts the timers that become due in each of the next minutes. A repeating timer counts for each occurrence.
 type Forecast struct {
-	Now     time.Time // by the servers' clocks, the latest of them
-	Minutes []Minute  // in order, whole ones of the clock; of the first, the present one, only what is left of it counts
-	Owed    int64     // timers that are due already: owed, held or firing
-	Moving  int       // partitions that are left out, because their slots are moving
+	Now     time.Time // the latest of the servers' clocks
+	Minutes []Minute  // whole minutes of the clock, in order; the first is the rest of the present one
+	Owed    int64     // timers due already: owed, held or firing
+	Moving  int       // partitions left out because their slots are moving
 
-	Expanded int64 // timers that repeat of which all occurrences count
-	Cut      bool  // there are more of these, of which only the pending occurrence counts
+	Expanded int64 // repeating timers counted with all occurrences
+	Cut      bool  // further repeating timers count for their pending occurrence only
 
-	// Of a namespace:
-	Known  int   // the first so many minutes are known as a whole; all of them, but where the search came to no end
-	Looked int64 // entries of every namespace that were looked at
-	Total  int64 // entries that there were when it began
+	// For a namespace:
+	Known  int   // the number of complete minutes at the front; all, unless the search was cut short
+	Looked int64 // entries searched, of every namespace
+	Total  int64 // entries at the start of the search
 }
 
 // newForecast asks the servers for their clocks and returns a forecast without counts, and the nodes.
@@ -93,11 +94,12 @@ func newForecast(ctx context.Context, s *schedule.Schedule, minutes int) (*Forec
 	return f, nodes, nil
 }
 
-// end returns when the last minute ends.
+// end returns the end of the last minute.
 func (f *Forecast) end() time.Time { return f.Minutes[len(f.Minutes)-1].Begin.Add(time.Minute) }
 
-// ForecastAll counts by minute the timers of all namespaces that become due, in the present minute and those that follow it, one
-// at least. Of the timers it reads those that repeat, some thousands in bounded time; the Forecast says where there are more.
+// ForecastAll counts by minute the timers of all namespaces that become due in the present minute and the following
+// ones; minutes is at least 1. It reads only the repeating timers, some thousands in bounded time; Cut reports that
+// there are more.
 func ForecastAll(ctx context.Context, s *schedule.Schedule, minutes int) (Forecast, error) {
 	f, nodes, err := newForecast(ctx, s, minutes)
 	if err != nil {
@@ -123,15 +125,19 @@ func ForecastAll(ctx context.Context, s *schedule.Schedule, minutes int) (Foreca
 		f.Owed += seen.Owed + seen.Firing + seen.Held
 	}
 	until := time.Now().Add(expandFor)
-	err = addRepetitions(ctx, s, f, keys.Namespace{}, func() bool { return f.Expanded < mostExpanded && time.Now().Before(until) })
+	err = addRepetitions(ctx, s, f, keys.Namespace{}, func() bool {
+		return f.Expanded < mostExpanded &&
+			time.Now().Before(until)
+	})
 	return *f, err
 }
 
-// ForecastOf counts those of one namespace. Redis cannot look for a namespace: it reads the names of all timers in the order of
-// their due times, in steps that hold Redis for less than a millisecond each, until the last minute is over or more returns
-// false. Before that it reads those of the namespace that repeat. more is called after each step with what is known by then;
-// with an error, and where more has ended it, so much is returned. What [Pages] says of timers that are left out holds here too.
-func ForecastOf(ctx context.Context, s *schedule.Schedule, n keys.Namespace, minutes int, more func(Forecast) bool) (Forecast, error) {
+// ForecastOf is ForecastAll for one namespace. Redis cannot search by namespace: ForecastOf first reads the namespace's
+// repeating timers, and then the names of all timers by due time, in steps that hold Redis for less than a millisecond
+// each, until the last minute is over or more returns false. It calls more after each step with the counts so far. If
+// more or an error ends it, it returns these counts. It may leave out the same timers as [Pages].
+func ForecastOf(ctx context.Context, s *schedule.Schedule, n keys.Namespace, minutes int,
+	more func(Forecast) bool) (Forecast, error) {
 	f, _, err := newForecast(ctx, s, minutes)
 	if err != nil {
 		return *f, err

@@ -13,19 +13,20 @@ import (
 )
 
 const (
-	// mostExpanded is how many timers that repeat a forecast of all namespaces looks at, and expandFor for how long.
+	// mostExpanded limits the repeating timers that a forecast of all namespaces reads, and expandFor the time for
+	// that.
 	mostExpanded = 20_000
 	expandFor    = 400 * time.Millisecond
-	// mostKnown is of how many what they add is kept.
+	// mostKnown limits the cached counts of different rhythms.
 	mostKnown = 1000
-	// upcomingChunk is how many of them one call reads: some 0.2 ms, or 2 with payloads of the largest size.
+	// upcomingChunk limits the timers that one call reads: some 0.2 ms, or 2 with payloads of the largest size.
 	upcomingChunk = 100
-	// mostUnderWay is of how many it is looked for what they repeat by where their occurrence is not pending: that takes longer.
+	// mostUnderWay limits the timers without a pending occurrence whose rhythm is looked up: that takes longer.
 	mostUnderWay = 200
 )
 
-// addRepetitions adds to each minute the occurrences that follow the present one of each timer of a namespace that repeats: only that
-// one is in the index. more is asked after each step whether to go on.
+// addRepetitions adds to each minute the later occurrences of a namespace's repeating timers: the index has only the
+// present one. It calls more after each step, and stops if that returns false.
 func addRepetitions(ctx context.Context, s *schedule.Schedule, f *Forecast, n keys.Namespace, more func() bool) error {
 	e := expansion{forecast: f, known: map[upcoming][]int64{}}
 	var underWay []string
@@ -69,15 +70,15 @@ func addRepetitions(ctx context.Context, s *schedule.Schedule, f *Forecast, n ke
 	return nil
 }
 
-// upcoming is what follows the present occurrence of a timer. Times are in unix ms.
+// upcoming describes the later occurrences of a timer, after the present one. Times are in unix ms.
 type upcoming struct {
-	text        string // by what it repeats; empty if that is not known
-	after       int64  // the present occurrence is counted already
+	text        string // the rhythm; empty if unknown
+	after       int64  // the present occurrence, counted already
 	from, until int64  // until is 0 for no end
-	left        int64  // how many may follow; below 0: any number
+	left        int64  // remaining occurrences; below 0: no limit
 }
 
-// upcomingOf returns what follows an occurrence.
+// upcomingOf describes the occurrences after one.
 func upcomingOf(text string, rule cron.Repetition, occurrence int64) upcoming {
 	u := upcoming{text: text, from: rule.From.UnixMilli(), left: -1}
 	if !rule.Until.IsZero() {
@@ -89,7 +90,8 @@ func upcomingOf(text string, rule cron.Repetition, occurrence int64) upcoming {
 	return u
 }
 
-// readUpcoming reads what follows the pending occurrences of some keys of one partition: of the first ones, and of one at least.
+// readUpcoming describes the later occurrences of some keys with a pending occurrence, all of one partition. It may
+// stop early, after at least one key.
 func readUpcoming(ctx context.Context, s *schedule.Schedule, names []string) ([]upcoming, error) {
 	args := make([]any, len(names))
 	for i, name := range names {
@@ -119,14 +121,14 @@ func readUpcoming(ctx context.Context, s *schedule.Schedule, names []string) ([]
 	return found, nil
 }
 
-// expansion adds occurrences to a forecast. Many timers repeat by the same: what these add is computed once.
+// expansion adds occurrences to a forecast. Many timers share a rhythm: its counts are computed once.
 type expansion struct {
 	forecast *Forecast
 	specs    cron.Specs
 	known    map[upcoming][]int64 // by minute
 }
 
-// add adds what follows. Of a specification that cannot be read here nothing is known.
+// add adds the later occurrences of a timer. It ignores a rhythm that it cannot parse.
 func (e *expansion) add(u upcoming) {
 	u.after = max(u.after, e.forecast.Now.UnixMilli())
 	spec, err := e.specs.Parse(u.text)
@@ -145,7 +147,7 @@ func (e *expansion) add(u upcoming) {
 	}
 }
 
-// count returns how many occurrences follow in each minute, up to the last one that has any.
+// count counts the later occurrences by minute, up to the last minute with any.
 func (e *expansion) count(u upcoming, spec cron.Spec) (counts []int64) {
 	r := cron.Repetition{Spec: spec, From: time.UnixMilli(u.from)}
 	if u.until > 0 {

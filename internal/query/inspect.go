@@ -13,24 +13,24 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// inspectMost is how many timers of a key Inspect returns: as many as the records that one call may read, if these are small.
+// inspectMost limits the timers that Inspect returns: as many small records as one call may read.
 const inspectMost = 100
 
-// Inspection is all that the schedule knows of a key.
+// Inspection has everything that the schedule knows of a key.
 type Inspection struct {
-	Timers  []Inspected // pending ones first, then held, owed and firing ones, each in the order of their due times
+	Timers  []Inspected // pending ones first, then held, owed and firing ones, each by due time
 	Trigger TriggerKey
-	Repeats bool      // the key has a repetition, also while its cron expression is to be planned
-	Fired   time.Time // when a timer of the key was claimed last, if that was about a minute ago at most
-	// Contested is when another timer was due that may have run out or may have been changed: it is decided within some seconds.
-	// It is the zero Time without one.
+	Repeats bool      // the key has a repetition, planned or not
+	Fired   time.Time // the last claim of a timer of the key, if within about a minute
+	// Contested is the due time of another timer that ran out or was changed, undecided yet: timerd decides within
+	// seconds. The zero Time means none.
 	Contested time.Time
 	Now       time.Time // by the server's clock
 	More      bool      // there are more timers
-	Unsure    bool      // so many timers are firing that not all of these were looked at
+	Unsure    bool      // too many timers are firing to search all
 }
 
-// Pending returns the timers of the key that can be moved.
+// Pending returns the key's movable timers.
 func (i *Inspection) Pending() (some []schedule.Which) {
 	for _, t := range i.Timers {
 		if t.State == StatePending {
@@ -43,27 +43,28 @@ func (i *Inspection) Pending() (some []schedule.Which) {
 // Inspected is one timer of a key.
 type Inspected struct {
 	Timer
-	// Until is, of one that is firing, when the claim ends: after that anybody claims it again. Of one that waits, when it is to be
-	// looked at next, if that is known. Who has claimed it is not recorded.
+	// Until is, for a firing timer, the end of its claim: after that any timerd can claim it again. For a waiting timer
+	// it is the time of the next look, if known. The index does not record the claiming timerd.
 	Until time.Time
-	// Perhaps says that it was given back by somebody who may have published it.
+	// Perhaps means that a timerd gave the timer back after perhaps publishing it.
 	Perhaps bool
-	// Hold is what holds it, if it is held and its hold is there.
+	// Hold is the hold on a held timer; nil if no hold covers it any more.
 	Hold *schedule.Hold
-	// Unheard says that it is not in the index: no timerd has heard of the key yet, or none of its namespace.
+	// Unheard means that the timer is not in the index: no timerd has received an event of the key yet, or none adopts
+	// its namespace.
 	Unheard bool
-	// Unread says that its record was not read, because it is large and there are others.
+	// Unread means that the record was left out, because it is large and the key has other timers.
 	Unread bool
 }
 
-// TriggerKey is the key of a timer.
+// TriggerKey is the key's state in Redis.
 type TriggerKey struct {
 	Exists  bool
-	Denied  bool      // timerd may not ask
+	Denied  bool      // timerd has no right to read it
 	Expires time.Time // the zero Time: never
 }
 
-// Inspect returns all that is known of a key in one bounded step, and so many bytes of each payload.
+// Inspect reads everything about a key in one bounded step, with payload bytes of each payload.
 func Inspect(ctx context.Context, s *schedule.Schedule, key keys.Key, payload int) (Inspection, error) {
 	holds, err := s.Holds(ctx)
 	if err != nil {
@@ -77,8 +78,9 @@ func Inspect(ctx context.Context, s *schedule.Schedule, key keys.Key, payload in
 		return Inspection{}, fmt.Errorf("schedule: inspect %q: %w", key, err)
 	}
 	seen := Inspection{
-		Now: schedule.Millis(reply.Int(0)).Time(), Repeats: reply.Int(2) != 0, Fired: timeOf(reply.Int(3)), Contested: timeOf(reply.Int(4)),
-		Unsure: reply.Int(5) == 0, More: reply.Int(6) == 1,
+		Now: schedule.Millis(reply.Int(0)).Time(), Repeats: reply.Int(2) != 0, Fired: timeOf(reply.Int(3)),
+		Contested: timeOf(reply.Int(4)),
+		Unsure:    reply.Int(5) == 0, More: reply.Int(6) == 1,
 		Trigger: TriggerKey{Exists: reply.Int(1) >= -1, Denied: reply.Int(1) == -3, Expires: timeOf(reply.Int(1))},
 	}
 	for row := range slices.Chunk(reply[inspectHead:], inspectRow) {
@@ -93,10 +95,11 @@ func Inspect(ctx context.Context, s *schedule.Schedule, key keys.Key, payload in
 	return seen, nil
 }
 
-// inspectHead is how many elements the reply of the script has before the timers, and inspectRow how many each timer has.
+// inspectHead is the number of elements before the timers in the script's reply, and inspectRow the number of each
+// timer's.
 const inspectHead, inspectRow = 7, 6
 
-// timeOf returns a time in ms, or the zero Time for what is none.
+// timeOf returns a time in ms; the zero Time for a value that means none.
 func timeOf(ms int64) time.Time {
 	if ms <= 0 {
 		return time.Time{}
@@ -104,7 +107,7 @@ func timeOf(ms int64) time.Time {
 	return schedule.Millis(ms).Time()
 }
 
-// inspected reads what the script says of one timer. ok is false for what is none.
+// inspected reads one timer of the script's reply. ok is false if it is no timer.
 func inspected(row schedule.Reply, now schedule.Millis, holds *schedule.HoldList) (i Inspected, ok bool) {
 	where, name, size := row.Text(0), row.Text(1), row.Int(4)
 	score, _ := strconv.ParseFloat(row.Text(2), 64)

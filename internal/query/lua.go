@@ -1,4 +1,4 @@
-// Package query reads the schedule: it finds timers, goes through them, counts them and tells all that is known of one. It changes
+// Package query reads the schedule: it finds timers, walks through them, counts them, and describes one. It changes
 // nothing. Its scripts are in lua/.
 package query
 

@@ -15,25 +15,26 @@ import (
 )
 
 const (
-	// maxMembers is how many timerds are read at most.
+	// maxMembers limits the timerds that are read.
 	maxMembers = 1000
-	// usualSilence is after what silence a timerd is dead that does not say: four sweeps at the default interval.
+	// usualSilence is the silence after which a timerd is dead, for timerds that report no value of their own: four
+	// sweeps at the default interval.
 	usualSilence = 4 * time.Second
 )
 
-// Member is a timerd that serves the schedule, or has died lately. Of one whose sayings are lost only the instance id is known.
+// Member is a timerd that serves the schedule, or died lately. If its description is lost, only the instance id is
+// known.
 type Member struct {
 	schedule.Self
 	Seen  time.Time // its last heartbeat, by Redis's clock
 	Alive bool
-	// Silent says that other timerds have found it silent: it had not ended in order. Such a one has nothing but
-	// Instance and Seen.
+	// Silent means that other timerds found it silent: it did not end in order. Then only Instance and Seen are set.
 	Silent bool
-	Rank   int // its place among the living, from 0 on: timerds unable to publish come last
+	Rank   int // its place among the living, from 0: timerds unable to publish come last
 }
 
-// Members returns the timerds that serve the schedule, in the order of their instance ids. Timerds that have died are
-// among them, not alive, for a day.
+// Members returns the timerds that serve the schedule, in the order of their instance ids. It includes dead ones, with
+// Alive unset, for a day.
 func Members(ctx context.Context, s *schedule.Schedule) ([]Member, error) {
 	var now *redis.TimeCmd
 	var beats, silent *redis.ZSliceCmd
@@ -54,7 +55,7 @@ func Members(ctx context.Context, s *schedule.Schedule) ([]Member, error) {
 	for _, beat := range beats.Val() {
 		var m Member
 		m.Instance, _ = beat.Member.(string)
-		_ = json.Unmarshal([]byte(said.Val()[m.Instance]), &m.Self) // what makes no sense counts as nothing
+		_ = json.Unmarshal([]byte(said.Val()[m.Instance]), &m.Self) // an unreadable text counts as empty
 		if counts := new(schedule.Counts); json.Unmarshal([]byte(counted.Val()[m.Instance]), counts) == nil {
 			m.Counts = counts
 		}
@@ -81,9 +82,9 @@ func Members(ctx context.Context, s *schedule.Schedule) ([]Member, error) {
 	return members, nil
 }
 
-// isAlive reports whether a timerd is alive that was seen at a time, by Redis's clock.
+// isAlive reports whether a timerd with this last heartbeat is alive, by Redis's clock.
 func isAlive(now, seen time.Time, self schedule.Self) bool {
 	silence := cmp.Or(time.Duration(self.Silence)*time.Millisecond, usualSilence)
 	ago := now.Sub(seen)
-	return ago < silence && ago >= -schedule.AheadBy // later than now it was by a clock that was ahead
+	return ago < silence && ago >= -schedule.AheadBy // a later time comes from a clock that was ahead
 }

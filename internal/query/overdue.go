@@ -12,33 +12,33 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// overdueRounds is the number of further calls for partitions with more timers than one call looks at: some 20,000
+// overdueRounds is the number of further calls for partitions with more timers than one call reads: some 20,000
 // entries.
 const overdueRounds = 20
 
-// overdueChunk is the number of partitions a call looks at: with 32 holds, and another list of them in each
-// partition, it takes 5 ms at most.
+// overdueChunk limits the partitions of a call. With 32 holds, and a different list of holds in each partition, a call
+// takes 5 ms at most.
 const overdueChunk = 32
 
-// Overdue is the timers of a node that have been due for long, and are not settled.
+// Overdue counts a node's timers that have been due for long and are not settled.
 type Overdue struct {
 	At     time.Time // by the server's clock; the zero time if no partition was counted
 	Timers int64
-	Over   bool // there are more than were looked at
-	// First is the timer that was due first, and Due when; the zero Key if none is overdue.
+	Over   bool // not all entries were searched
+	// First is the timer with the earliest due time, Due; the zero Key if none is overdue.
 	First keys.Key
 	Due   time.Time
-	// Namespaces are those of some of them, in order.
+	// Namespaces are the namespaces of some overdue timers, in order.
 	Namespaces []string
-	// Entries is how many entries of the index were due by then, or are in firing, whatever they are.
+	// Entries counts the index entries due by then or in firing, of any kind.
 	Entries int64
 
-	Held, Parked, Spaced int64 // timers that wait besides: on hold, set aside, or given a later time by a resume
+	Held, Parked, Spaced int64 // other due timers: on hold, set aside, or given a later time by a resume
 }
 
-// CountOverdue counts the timers of the node that have been due for a time and are not settled, from the index itself.
-// It looks at a bounded number of entries, in calls that hold Redis for two or three ms. In a cluster it first asks
-// which partitions may have such timers, and counts no others, also for Held, Parked and Spaced, while there are none.
+// CountOverdue counts in the index the node's timers that are due for longer than since and not settled. It reads a
+// bounded number of entries, in calls that hold Redis for two or three ms. In a cluster it counts only in partitions
+// that may have such timers, also for Held, Parked and Spaced, and in all of them once one timer is overdue.
 func CountOverdue(ctx context.Context, n *schedule.Node, since time.Duration) (Overdue, error) {
 	some, err := n.DueFor(ctx, since)
 	if err != nil {
@@ -53,7 +53,8 @@ func CountOverdue(ctx context.Context, n *schedule.Node, since time.Duration) (O
 }
 
 // countOverdue counts the timers of some partitions of the node.
-func countOverdue(ctx context.Context, n *schedule.Node, of schedule.Master, since time.Duration) (all Overdue, err error) {
+func countOverdue(ctx context.Context, n *schedule.Node, of schedule.Master,
+	since time.Duration) (all Overdue, err error) {
 	script := n.Index().Script(lua, "overdue")
 	type part struct{ tag, due, firing any }
 	var rest []part
@@ -78,12 +79,12 @@ func countOverdue(ctx context.Context, n *schedule.Node, of schedule.Master, sin
 	slices.Sort(all.Namespaces)
 	all.Namespaces = slices.Compact(all.Namespaces)
 	if err != nil {
-		return all, fmt.Errorf("schedule: count the timers that are overdue: %w", err)
+		return all, fmt.Errorf("schedule: count the overdue timers: %w", err)
 	}
 	return all, nil
 }
 
-// add adds what one call has counted.
+// add adds the counts of one call.
 func (o *Overdue) add(reply schedule.Reply) {
 	o.At = schedule.Millis(reply.Int(0)).Time()
 	o.Timers += reply.Int(1)
@@ -101,14 +102,14 @@ func (o *Overdue) add(reply schedule.Reply) {
 	}
 }
 
-// first notes the timer that was due first.
+// first keeps the timer with the earliest due time.
 func (o *Overdue) first(key keys.Key, due time.Time) {
 	if o.Due.IsZero() || due.Before(o.Due) {
 		o.First, o.Due = key, due
 	}
 }
 
-// Add adds the timers of another node.
+// Add adds the overdue timers of another node.
 func (o *Overdue) Add(other Overdue) {
 	if other.At.After(o.At) {
 		o.At = other.At

@@ -13,7 +13,8 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// What is overdue is read from the index itself, whoever has claimed it, and what waits for a reason is told apart.
+// Overdue timers are read from the index itself, claimed or not, and timers that wait for a reason are counted
+// separately.
 func TestOverdue(t *testing.T) {
 	t.Parallel()
 	s := testenv.NewSchedule(t)
@@ -44,16 +45,20 @@ func TestOverdue(t *testing.T) {
 	if o := count(); o.Timers != 0 || o.Entries != 0 || !o.Due.IsZero() {
 		t.Errorf("an empty schedule: %+v", o)
 	}
-	add(due, z(at(2*time.Hour), "a:b:c:1"), z(at(time.Hour), ":1000.2:a:b:d:2"), z(at(time.Second), "a:b:c:3"), z(at(-time.Hour), "a:b:c:4"),
+	add(due, z(at(2*time.Hour), "a:b:c:1"), z(at(time.Hour), ":1000.2:a:b:d:2"), z(at(time.Second), "a:b:c:3"),
+		z(at(-time.Hour), "a:b:c:4"),
 		z(at(-time.Minute), ":s1000.1:a:b:c:5"))
 	add(keys.Single.Aside(), z(1000, ":s1000.1:a:b:c:5"))
-	if o := count(); o.Timers != 2 || o.First.String() != "a:b:c:1" || o.Due.UnixMilli() != int64(at(2*time.Hour)) || o.Parked != 1 || o.Held+o.Spaced != 0 ||
+	if o := count(); o.Timers != 2 || o.First.String() != "a:b:c:1" || o.Due.UnixMilli() != int64(at(2*time.Hour)) ||
+		o.Parked != 1 || o.Held+o.Spaced != 0 ||
 		!slices.Equal(o.Namespaces, []string{"a:b:c", "a:b:d"}) {
 		t.Errorf("of due: %+v", o)
 	}
-	add(firing, z(at(-5*time.Second), ref(1, "f:b:c:claimed")), z(at(-5*time.Second)+.5, ref(1, "f:b:c:paused")), z(at(-5*time.Second)+.75, ref(1, "f:b:c:perhaps")),
+	add(firing, z(at(-5*time.Second), ref(1, "f:b:c:claimed")), z(at(-5*time.Second)+.5, ref(1, "f:b:c:paused")),
+		z(at(-5*time.Second)+.75, ref(1, "f:b:c:perhaps")),
 		z(0, ref(1, "f:b:c:owed")), z(.25, ref(1, "f:b:c:freed")), // 5 that are overdue
-		z(at(-5*time.Second)+.25, ref(1, "f:b:c:spaced")), z(held+float64(old), ref(1, "f:b:c:held")), z(0, ref(1, "f:b:c:refused")),
+		z(at(-5*time.Second)+.25, ref(1, "f:b:c:spaced")), z(held+float64(old), ref(1, "f:b:c:held")),
+		z(0, ref(1, "f:b:c:refused")),
 		z(at(-5*time.Second), fmt.Sprintf("%.0f:1:f:b:c:fresh", at(time.Second))), z(0, ref(0, "f:b:c:planned")))
 	add(keys.Single.Refused(), z(float64(old), ref(1, "f:b:c:refused")))
 	if o := count(); o.Timers != 7 || o.Held != 1 || o.Parked != 2 || o.Spaced != 1 || o.Over {
@@ -61,11 +66,13 @@ func TestOverdue(t *testing.T) {
 	}
 
 	// A hold, and one whose resume is under way.
-	if err := s.Client.HSet(t.Context(), keys.Single.Data(), ":h:", fmt.Sprintf("1;0,0,1,0,0:h0,%.0f,1,0,0:r", at(0))).Err(); err != nil {
+	if err := s.Client.HSet(t.Context(), keys.Single.Data(), ":h:",
+		fmt.Sprintf("1;0,0,1,0,0:h0,%.0f,1,0,0:r", at(0))).Err(); err != nil {
 		t.Fatal(err)
 	}
 	add(due, z(at(time.Hour), "h:b:c:1"))
-	add(firing, z(0, ref(1, "h:b:c:owed")), z(at(-5*time.Second), ref(1, "h:b:c:claimed")), z(at(-5*time.Second), ref(1, "r:b:c:claimed")))
+	add(firing, z(0, ref(1, "h:b:c:owed")), z(at(-5*time.Second), ref(1, "h:b:c:claimed")),
+		z(at(-5*time.Second), ref(1, "r:b:c:claimed")))
 	if o := count(); o.Timers != 8 || o.Held != 3 || o.Spaced != 2 {
 		t.Errorf("with holds: %+v", o)
 	}
@@ -103,7 +110,8 @@ func TestOverdueInRounds(t *testing.T) {
 		for i := range 7 {
 			due = append(due, redis.Z{Score: float64(old), Member: fmt.Sprintf(":s1000.%d:a:b:c:1", i)})
 			aside = append(aside, redis.Z{Score: 1000, Member: fmt.Sprintf(":s1000.%d:a:b:c:1", i)})
-			firing = append(firing, redis.Z{Score: float64(int64(1)<<52 + old), Member: fmt.Sprintf("%d:1:a:b:c:h%d", old, i)})
+			firing = append(firing, redis.Z{Score: float64(int64(1)<<52 + old),
+				Member: fmt.Sprintf("%d:1:a:b:c:h%d", old, i)})
 		}
 		_, err := s.Client.Pipelined(t.Context(), func(pipe redis.Pipeliner) error {
 			pipe.ZAdd(t.Context(), keys.Single.Due(), due...)

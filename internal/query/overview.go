@@ -11,27 +11,28 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// overviewChunk is how many partitions one call counts: half as many as a scan for due timers, which asks half as much of each.
+// overviewChunk limits the partitions of one call: half as many as a scan for due timers, because it asks twice as much
+// of each.
 const overviewChunk = 128
 
-// Overview is how many timers a node has.
+// Overview counts the timers of a node.
 type Overview struct {
 	At      time.Time // by the server's clock
 	Pending int64     // due later
-	Owed    int64     // due, and claimed by nobody
+	Owed    int64     // due and unclaimed
 	Firing  int64     // claimed and not settled, or perhaps published
-	Held    int64     // due and held
-	// Unseen is how many of those owed may be held: so many are due that no claim has looked at yet, as while NATS is away,
-	// that not all of them were looked at here.
+	Held    int64     // due and on hold
+	// Unseen is the part of Owed that may be on hold: so many unclaimed timers are due, as while NATS is away, that not
+	// all were read.
 	Unseen int64
-	// Oldest is one of those that are owed which was due first, as far as that can be told without reading all. It is the zero
-	// Key if none is owed.
+	// Oldest is the owed timer with the earliest due time, as far as known without reading all. It is the zero Key if
+	// none is owed.
 	Oldest    keys.Key
 	OldestDue time.Time
-	Moving    int // partitions that are left out, because their slots are moving
+	Moving    int // partitions left out because their slots are moving
 }
 
-// CountTimers counts the timers of the node, however many there are, without reading them; only where there are holds it reads the
+// CountTimers counts the timers of the node, however many there are, without reading them; only with holds it reads the
 // names of some.
 func CountTimers(ctx context.Context, n *schedule.Node) (Overview, error) {
 	var all Overview
@@ -48,7 +49,8 @@ func CountTimers(ctx context.Context, n *schedule.Node) (Overview, error) {
 		all.Held += reply.Int(7)
 		all.Unseen += reply.Int(8)
 		oldest := schedule.Millis(reply.Int(5)).Time()
-		if key, err := keys.Parse(reply.Text(6)); err == nil && reply.Int(5) >= 0 && (all.OldestDue.IsZero() || oldest.Before(all.OldestDue)) {
+		if key, err := keys.Parse(reply.Text(6)); err == nil && reply.Int(5) >= 0 &&
+			(all.OldestDue.IsZero() || oldest.Before(all.OldestDue)) {
 			all.Oldest, all.OldestDue = key, oldest
 		}
 		return nil
@@ -59,14 +61,14 @@ func CountTimers(ctx context.Context, n *schedule.Node) (Overview, error) {
 	return all, nil
 }
 
-// Calls is how many calls of the function library have set or cancelled a timer.
+// Calls counts the function library's calls that set or cancelled a timer.
 type Calls struct {
 	Set, Cancelled int64
-	Partitions     int // how many partitions were asked; those whose slots are moving cannot be
+	Partitions     int // partitions read; those of moving slots are left out
 }
 
-// CountCalls returns the calls that were counted in the index of the node, since it is there: all that have cancelled a timer,
-// and those that have set one which no timerd has heard of by a message.
+// CountCalls returns the counts in the node's index since it exists: all calls that cancelled a timer, and the calls
+// that set one without a timerd receiving their message.
 func CountCalls(ctx context.Context, n *schedule.Node) (Calls, error) {
 	m := n.Master()
 	calls := Calls{Partitions: len(m.Partitions)}

@@ -13,23 +13,23 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// pageEntries is how many entries a page has at most.
+// pageEntries limits the entries of a page.
 const pageEntries = 100
 
-// Page is a stretch of a listing.
+// Page is a part of a listing.
 type Page struct {
-	Timers []Timer   // in it, in the order of their due times; often none
-	Until  time.Time // the due time of the last entry of the stretch
-	Looked int64     // entries until its end, of every namespace
-	Total  int64     // entries that there were when the listing began
-	Now    time.Time // by the servers' clocks when it began, the latest of them: what is due after that is pending
-	Cut    bool      // there may be more that are owed or firing than were looked at
+	Timers []Timer   // by due time; often none
+	Until  time.Time // the due time of the page's last entry
+	Looked int64     // entries up to the page's end, of every namespace
+	Total  int64     // entries at the start of the listing
+	Now    time.Time // the latest of the servers' clocks at the start: later timers are pending
+	Cut    bool      // some owed or firing timers may be left out
 }
 
-// ErrCut says what the Cut of a [Page] and of [Found] means.
-var ErrCut = errors.New("too many timers are owed or firing to look at all of them")
+// ErrCut is the error for the Cut of a [Page] or of [Found].
+var ErrCut = errors.New("too many timers are owed or firing to search them all")
 
-// MovingError says that timers were left out, because their slots are moving in a Redis Cluster.
+// MovingError means that timers were left out because their slots are moving in a Redis Cluster.
 type MovingError struct{ Slots int }
 
 func (e *MovingError) Error() string {
@@ -39,16 +39,16 @@ func (e *MovingError) Error() string {
 	return fmt.Sprintf("%d slots of the cluster are moving: try again", e.Slots)
 }
 
-// Pages calls yield for one stretch of the timers that are not settled after the other, in the order of their due times,
-// until it returns false. They hold those timers of a query. So a caller learns how far a search among many timers has come; it
-// counts entries in the due times of the query. Only timers that are set, moved, claimed or fired meanwhile may be left out or come
-// twice; and of those that are owed because of an event or firing, all but the first mostFirings, in the order in which they can be
-// claimed. At the end an error wraps a *MovingError if slots were moving, whose timers are left out.
+// Pages calls yield for one page after the other of the unsettled timers, by due time, until it returns false. A page
+// has the query's timers within it, and the number of entries searched within the query's due times, as a measure of
+// progress. Pages may leave out, or yield twice, only timers set, moved, claimed or fired meanwhile. Of the firing
+// timers, and those owed because of an event, it may also leave out all but the first mostFirings in claim order. If
+// slots were moving, their timers are left out, and the final error wraps a *MovingError.
 func Pages(ctx context.Context, s *schedule.Schedule, q Query, yield func(Page) bool) error {
 	return pages(ctx, s, q, true, yield)
 }
 
-// Names is Pages without the records, which may be large: of a timer it tells the key, the due time and the state.
+// Names is Pages without the records, which may be large: a timer has its key, due time and state only.
 func Names(ctx context.Context, s *schedule.Schedule, q Query, yield func(Page) bool) error {
 	return pages(ctx, s, q, false, yield)
 }
@@ -83,15 +83,15 @@ func pages(ctx context.Context, s *schedule.Schedule, q Query, records bool, yie
 
 // leftOut returns a *MovingError if slots were moving.
 func (w *walk) leftOut(ctx context.Context) error {
-	slots := max(w.moving, len(w.late)) // mostly it has also come to those
+	slots := max(w.moving, len(w.late)) // the walk mostly reaches those too
 	if slots == 0 {
 		return nil
 	}
-	w.s.Reload(ctx) // they may be elsewhere by now
+	w.s.Reload(ctx) // the slots may have moved by now
 	return &MovingError{slots}
 }
 
-// timers returns those of the entries that are timers of the query, with their records or without.
+// timers returns the timers of the query among the entries, with or without their records.
 func (w *walk) timers(ctx context.Context, entries []entry, records bool) ([]Timer, error) {
 	all, err := w.judge(ctx, entries)
 	if err != nil {
@@ -107,18 +107,18 @@ func (w *walk) timers(ctx context.Context, entries []entry, records bool) ([]Tim
 	return timers, nil
 }
 
-// list is a sorted set that is read from its first entry on.
+// list reads a sorted set from its first entry on.
 type list struct {
 	index string  // its name
-	last  redis.Z // the last one that was read; its member is nil before
-	rank  int64   // after the last one, when it was read
+	last  redis.Z // the last entry read; its member is nil before the first
+	rank  int64   // the rank after last, at that read
 }
 
-// read returns the entries after the last one that was read, at most so many; none at the end of the list.
+// read returns the entries after the last one read, at most that many; none at the end of the list.
 //
-// Entries leave meanwhile, mostly at the front, where timers fire, and then the others have lower ranks. So each step
-// begins a little before where the last one ended. If the first entry that it finds was not read before, some may have
-// been passed over, and it looks by due time for where to go on.
+// Entries leave meanwhile, mostly at the front, where timers fire, and the others move to lower ranks. So each step
+// begins a little before the end of the last step. If its first entry is new, some entries may have been skipped, and
+// read finds its place again by due time.
 func (l *list) read(ctx context.Context, rdb redis.UniversalClient, most int64) ([]redis.Z, error) {
 	overlap := most / 10
 	from := max(0, l.rank-overlap)
@@ -130,8 +130,9 @@ func (l *list) read(ctx context.Context, rdb redis.UniversalClient, most int64) 
 		fresh := slices.IndexFunc(entries, l.isAfter)
 		switch {
 		case from > 0 && (fresh == 0 || len(entries) == 0):
-			// Those with the same due time as the last one are read again.
-			earlier, err := rdb.ZCount(ctx, l.index, "-inf", "("+strconv.FormatFloat(l.last.Score, 'f', -1, 64)).Result()
+			// Reads entries with the same due time as the last one again.
+			earlier, err := rdb.ZCount(ctx, l.index, "-inf",
+				"("+strconv.FormatFloat(l.last.Score, 'f', -1, 64)).Result()
 			if err != nil {
 				return nil, err
 			}
@@ -147,7 +148,7 @@ func (l *list) read(ctx context.Context, rdb redis.UniversalClient, most int64) 
 	}
 }
 
-// isAfter tells whether an entry comes after the last one that was read.
+// isAfter reports whether an entry comes after the last one read.
 func (l *list) isAfter(e redis.Z) bool {
 	last, read := l.last.Member.(string)
 	member, _ := e.Member.(string)

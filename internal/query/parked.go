@@ -11,23 +11,24 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// ParkedReason says why a timer is set aside: it is due and waits without stopping others.
+// ParkedReason is the reason why a due timer is set aside: it waits without stopping others.
 type ParkedReason string
 
 // The reasons.
 const (
 	ParkedRights  ParkedReason = "rights"  // timerd may not read the key
-	ParkedRefused ParkedReason = "refused" // NATS does not take the subject
+	ParkedRefused ParkedReason = "refused" // NATS refuses the subject
 )
 
-// Parked is the timers that are set aside for one reason.
+// Parked counts the timers set aside for one reason.
 type Parked struct {
 	Reason ParkedReason
 	Count  int64
-	Key    keys.Key // of the one of a partition that was due first
+	Key    keys.Key // of one partition's timer with the earliest due time
 }
 
-// ParkedOn returns what is set aside on the node. It costs a scan for due timers, and a call for an example if there is any.
+// ParkedOn returns the timers set aside on the node, by reason. It costs a scan for due timers, and a call for an
+// example if there are any.
 func ParkedOn(ctx context.Context, n *schedule.Node) ([]Parked, error) {
 	found, err := n.ScanDue(ctx, schedule.Forever, schedule.Forever)
 	if err != nil {
@@ -54,8 +55,9 @@ func ParkedOn(ctx context.Context, n *schedule.Node) ([]Parked, error) {
 	return all, nil
 }
 
-// firstParked returns a key that is in the index of what is set aside of one of the partitions; none if it is gone by now.
-func firstParked(ctx context.Context, n *schedule.Node, heads []schedule.Head, index func(keys.Partition) string) (keys.Key, error) {
+// firstParked returns a key from the partitions' indexes of timers set aside; the zero Key if there is none any more.
+func firstParked(ctx context.Context, n *schedule.Node, heads []schedule.Head,
+	index func(keys.Partition) string) (keys.Key, error) {
 	replies := make([]*redis.StringSliceCmd, len(heads))
 	_, err := n.Server().Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for i, h := range heads {
@@ -71,12 +73,12 @@ func firstParked(ctx context.Context, n *schedule.Node, heads []schedule.Head, i
 		}
 	}
 	if err != nil && !schedule.IsMoving(err) {
-		return keys.Key{}, fmt.Errorf("schedule: read the timers that are set aside: %w", err)
+		return keys.Key{}, fmt.Errorf("schedule: read the timers set aside: %w", err)
 	}
 	return keys.Key{}, nil
 }
 
-// parkedKey returns the timer's key of an entry that is set aside: a member of due, :sdue.attempt:key, or a ref,
+// parkedKey returns the timer's key of an entry set aside: a member of due, :sdue.attempt:key, or a ref,
 // due:attempt:key.
 func parkedKey(member string) string {
 	_, rest, _ := strings.Cut(member, ":")

@@ -13,7 +13,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// Query says which timers are meant, of those that are not settled. The zero Query means all.
+// Query selects unsettled timers. The zero Query selects all.
 type Query struct {
 	Namespace keys.Namespace
 	Prefix    string    // the first bytes of the key
@@ -23,14 +23,14 @@ type Query struct {
 	Before    time.Time // due before; the zero Time: no bound
 }
 
-// ParseQuery reads what is typed into a search field:
+// ParseQuery reads the text of a search field:
 //
 //	shop, pay:order, *:order       a namespace, as [keys.ParseNamespace] reads it
-//	pay:order:callback:88, pay:    what keys begin with, byte for byte: a text of four parts, or one that ends in a colon
-//	pay:ord*                       likewise, without the star
+//	pay:order:callback:88, pay:    the beginning of keys, byte for byte: four parts, or a text that ends in a colon
+//	pay:ord*                       the beginning of keys, byte for byte: the text before the star
 //	pay:*:*:88                     a namespace of three parts with a star among them, and what ids in it contain
 //
-// An empty text means all.
+// An empty text selects all.
 func ParseQuery(text string) (Query, error) {
 	parts := strings.SplitN(text, ":", 4)
 	last := parts[len(parts)-1]
@@ -49,20 +49,22 @@ func ParseQuery(text string) (Query, error) {
 	return Query{Namespace: n}, err
 }
 
-// has tells whether the timers of a key are meant, as far as that depends on the key.
+// has reports whether the query selects the timers of a key, judged by the key alone.
 func (q Query) has(k keys.Key) bool {
-	return q.Namespace.Match(k) && strings.Contains(k.ID, q.ID) && (q.Prefix == "" || strings.HasPrefix(k.String(), q.Prefix))
+	return q.Namespace.Match(k) && strings.Contains(k.ID, q.ID) &&
+		(q.Prefix == "" || strings.HasPrefix(k.String(), q.Prefix))
 }
 
-// wants tells whether timers in a state are meant.
+// wants reports whether the query selects timers in a state.
 func (q Query) wants(s State) bool { return len(q.States) == 0 || slices.Contains(q.States, s) }
 
-// from and before return the first due time that is meant, and the first one that is not any more.
+// from and before return the bounds of the selected due times; before is exclusive.
 func (q Query) from() schedule.Millis {
 	if q.From.IsZero() {
 		return schedule.AtOnce
 	}
-	return max(schedule.MillisOf(q.From.Add(time.Millisecond-time.Nanosecond)), schedule.AtOnce) // as due times are whole ms
+	// due times are whole ms
+	return max(schedule.MillisOf(q.From.Add(time.Millisecond-time.Nanosecond)), schedule.AtOnce)
 }
 
 func (q Query) before() schedule.Millis {
@@ -72,18 +74,18 @@ func (q Query) before() schedule.Millis {
 	return schedule.MillisOf(q.Before.Add(time.Millisecond - time.Nanosecond))
 }
 
-// Place is a place in the order of all timers: that of their due times and, of the same due time, of their names in the
-// index. It is the same on one server and on many, and stays what it is when timers come and go, or slots move. The zero Place is
+// Place is a place in the order of all timers: by due time, and for the same due time by name in the index. The order
+// is the same on one server and on many. A place stays valid when timers come and go, or slots move. The zero Place is
 // the beginning.
 type Place struct {
 	due  schedule.Millis
 	name string // after the entry of this name; empty: before all entries of the due time
 }
 
-// IsZero tells whether p is the beginning.
+// IsZero reports whether p is the beginning.
 func (p Place) IsZero() bool { return p == Place{} }
 
-// String returns p as ParsePlace reads it: letters, digits, - and _. That of the beginning is empty.
+// String returns p as ParsePlace reads it: letters, digits, - and _. The beginning is empty.
 func (p Place) String() string {
 	if p.IsZero() {
 		return ""
@@ -94,10 +96,10 @@ func (p Place) String() string {
 // mostDue is later than any due time.
 const mostDue = 1 << 52
 
-// mostName is more bytes than the name of an entry has.
+// mostName is over the length of any entry's name, in bytes.
 const mostName = keys.MaxKeyBytes + 64
 
-// ParsePlace reads what String returned.
+// ParsePlace reads a text that String has returned.
 func ParsePlace(text string) (Place, error) {
 	if text == "" {
 		return Place{}, nil
@@ -113,5 +115,5 @@ func ParsePlace(text string) (Place, error) {
 	return Place{due: schedule.Millis(due), name: string(said[n:])}, nil
 }
 
-// isBefore tells whether an entry comes after p.
+// isBefore reports whether an entry comes after p.
 func (p Place) isBefore(e entry) bool { return p.due < e.due || p.due == e.due && p.name < e.name }

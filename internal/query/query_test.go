@@ -9,9 +9,10 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// What is no place is refused, or does no harm.
+// A text that is no place is refused, or does no harm.
 func FuzzParsePlace(f *testing.F) {
-	for _, text := range []string{"", "AA", "gICA", base64.RawURLEncoding.EncodeToString(append([]byte{1}, make([]byte, 2000)...)), "%", "////"} {
+	for _, text := range []string{"", "AA", "gICA", base64.RawURLEncoding.EncodeToString(
+		append([]byte{1}, make([]byte, 2000)...)), "%", "////"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

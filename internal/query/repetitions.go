@@ -14,35 +14,37 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// Repetition is what a key repeats by.
+// Repetition is the rhythm of a key.
 type Repetition struct {
-	Text       string    // as its events say it: "every 5m0s"
-	Occurrence int64     // the number of the one that is pending, or under way
-	From       time.Time // as of [cron.Repetition]
-	Until      time.Time // the last moment at which one may be due; the zero Time: no end
-	Times      int64     // how many fire in all; 0: no end
+	Text       string    // as in its events: "every 5m0s"
+	Occurrence int64     // the number of the pending or present one
+	From       time.Time // as in [cron.Repetition]
+	Until      time.Time // the last possible due time; the zero Time: no end
+	Times      int64     // occurrences in all; 0: no end
 	CatchUp    time.Duration
 	Late       policy.Limit
-	Payload    []byte // nil if there is none that fires
+	Payload    []byte // nil if no occurrence is left
 }
 
-// KeyState is what the index has of a key.
+// KeyState is the state of a key in the index.
 type KeyState struct {
 	Repetition *Repetition // nil if the key does not repeat
-	Due        time.Time   // of a single timer that is pending, or due and not claimed; the zero Time without one
-	Err        error       // ErrTooManyFirings where nothing is known of the key now
+	Due        time.Time   // of a single timer, pending or due and unclaimed; the zero Time without one
+	Err        error       // ErrTooManyFirings if the state is unknown for now
 }
 
-// ErrTooManyFirings says that so many timers are owed or firing that a key's occurrence was not found among them. It is found
+// ErrTooManyFirings means that too many timers are owed or firing to find a key's occurrence among them. It is found
 // once some of them are settled.
-var ErrTooManyFirings = errors.New("too many timers are owed or firing to find the repetition of this key now: try again")
+var ErrTooManyFirings = errors.New(
+	"too many timers are owed or firing to find the repetition of this key now: try again")
 
-// repetitionsChunk is how many keys are asked for in one round trip. Redis runs what comes in one at a stretch, and a key with a
-// crowd of firings, or with payloads of the largest size, takes it 2 to 3 ms.
+// repetitionsChunk limits the keys of one round trip. Redis runs the steps of one round trip without a break, and a key
+// with a crowd of firings, or with payloads of the largest size, takes 2 to 3 ms.
 const repetitionsChunk = 4
 
-// Repetitions returns what each of the keys repeats by, in their order, whether its occurrence is pending, held or on its way. Each
-// is read in one step, but not all of them together. If one is not known, its KeyState says so; that is no error.
+// Repetitions returns the rhythm of each of the keys, in their order, whether its occurrence is pending, held or on its
+// way. Each rhythm is read in one step, but not all of them together. An unknown rhythm is not an error: its KeyState
+// has Err.
 func Repetitions(ctx context.Context, s *schedule.Schedule, names []string) ([]KeyState, error) {
 	states := make([]KeyState, 0, len(names))
 	for some := range slices.Chunk(names, repetitionsChunk) {
@@ -61,7 +63,7 @@ func Repetitions(ctx context.Context, s *schedule.Schedule, names []string) ([]K
 	return states, nil
 }
 
-// keyState reads the reply about one key.
+// keyState reads one key's reply.
 func keyState(reply *redis.Cmd) (KeyState, error) {
 	found, err := schedule.ReadReply(reply, 1, 0)
 	if err != nil {
@@ -83,11 +85,12 @@ func keyState(reply *redis.Cmd) (KeyState, error) {
 func repetitionOf(text string) (KeyState, error) {
 	r, ok := schedule.ParseRecord(text)
 	if !ok || !r.Occurrence.Repeats() {
-		return KeyState{}, errors.New("unexpected reply: the record of no occurrence")
+		return KeyState{}, errors.New("unexpected reply: not an occurrence's record")
 	}
 	o, rule := r.Occurrence, r.Occurrence.Rule()
 	found := &Repetition{
-		Text: o.Repeat, Occurrence: o.Number, From: rule.From, Until: rule.Until, Times: rule.Times, CatchUp: rule.CatchUp, Late: r.Late,
+		Text: o.Repeat, Occurrence: o.Number, From: rule.From, Until: rule.Until, Times: rule.Times,
+		CatchUp: rule.CatchUp, Late: r.Late,
 	}
 	if r.Status == schedule.PayloadPresent {
 		found.Payload = []byte(r.Payload)
@@ -95,28 +98,30 @@ func repetitionOf(text string) (KeyState, error) {
 	return KeyState{Repetition: found}, nil
 }
 
-// repeatingPage is how many names one command reads of those that repeat, about.
+// repeatingPage is about the number of repeating keys that one command reads.
 const repeatingPage = 500
 
-// Repeating calls yield for the keys of a namespace that repeat, some at a time and in no order, until it returns false. A key
-// may come twice. One that begins or ceases to repeat meanwhile may be left out. At the end an error wraps a *MovingError if slots were
-// moving, whose keys are left out.
+// Repeating calls yield for a namespace's repeating keys, some at a time and in no order, until it returns false. A key
+// may come twice. A key that starts or stops repeating meanwhile may be left out. If slots were moving, their keys are
+// left out, and the final error wraps a *MovingError.
 func Repeating(ctx context.Context, s *schedule.Schedule, n keys.Namespace, yield func([]keys.Key) bool) error {
 	return repeatingPages(ctx, s, n, RepeatingPlace{}, func(page repeatingKeys, _ RepeatingPlace) bool {
 		return len(page.keys) == 0 || yield(page.keys)
 	})
 }
 
-// RepeatingPlace is where a look for what repeats goes on. The zero RepeatingPlace is the beginning, and the end.
+// RepeatingPlace is a place in a search for repeating keys. Its zero value is the beginning as a place to search from,
+// and the end as the place after a search.
 type RepeatingPlace struct {
 	Partition keys.Partition
 	Cursor    uint64
 }
 
-// RepeatingFrom returns keys of a namespace that repeat, from a place on and in no order, after it has looked at most of what repeats,
-// or a little more; where to go on; and at how many it has looked. What [Repeating] says of keys and of slots that are moving holds here
-// too.
-func RepeatingFrom(ctx context.Context, s *schedule.Schedule, n keys.Namespace, from RepeatingPlace, most int) (found []keys.Key, next RepeatingPlace, looked int, err error) {
+// RepeatingFrom returns a namespace's repeating keys from a place on, in no order. It stops after about most repeating
+// keys of any namespace. It returns the next place, and the number of keys searched. Missing and double keys, and
+// moving slots, are as in [Repeating].
+func RepeatingFrom(ctx context.Context, s *schedule.Schedule, n keys.Namespace, from RepeatingPlace,
+	most int) (found []keys.Key, next RepeatingPlace, looked int, err error) {
 	err = repeatingPages(ctx, s, n, from, func(page repeatingKeys, at RepeatingPlace) bool {
 		found, looked, next = append(found, page.keys...), looked+page.looked, at
 		return looked < most
@@ -127,9 +132,10 @@ func RepeatingFrom(ctx context.Context, s *schedule.Schedule, n keys.Namespace, 
 	return found, next, looked, err
 }
 
-// repeatingPages calls yield for what one command after the other finds from a place on, and where to go on behind it, until it returns
+// repeatingPages calls yield with the keys of one command after the other, and the place behind them, until it returns
 // false.
-func repeatingPages(ctx context.Context, s *schedule.Schedule, n keys.Namespace, from RepeatingPlace, yield func(repeatingKeys, RepeatingPlace) bool) error {
+func repeatingPages(ctx context.Context, s *schedule.Schedule, n keys.Namespace, from RepeatingPlace,
+	yield func(repeatingKeys, RepeatingPlace) bool) error {
 	partitions, moving, err := withTimers(ctx, s)
 	if err != nil {
 		return err
@@ -166,8 +172,8 @@ func repeatingPages(ctx context.Context, s *schedule.Schedule, n keys.Namespace,
 	return left
 }
 
-// withTimers returns the partitions that have something to claim, now or later, in their order, and how many are left out because their
-// slots are moving.
+// withTimers returns the partitions with something to claim, now or later, in their order, and the number left out
+// because their slots are moving.
 func withTimers(ctx context.Context, s *schedule.Schedule) (partitions []keys.Partition, moving int, err error) {
 	masters, err := s.Masters(ctx)
 	if err != nil {
@@ -179,31 +185,32 @@ func withTimers(ctx context.Context, s *schedule.Schedule) (partitions []keys.Pa
 			return nil, 0, fmt.Errorf("schedule: look for repetitions: %w", err)
 		}
 		moving += len(found.Moving)
-		for _, h := range found.Heads { // what repeats has something there to claim
+		for _, h := range found.Heads { // a repeating key always has something to claim
 			partitions = append(partitions, h.Partition)
 		}
 	}
 	slices.Sort(partitions)
 	if moving > 0 {
-		s.Reload(ctx) // they may be elsewhere by now
+		s.Reload(ctx) // the slots may have moved by now
 	}
 	return partitions, moving, nil
 }
 
-// repeatingKeys is what one command has found.
+// repeatingKeys is the result of one command.
 type repeatingKeys struct {
 	keys   []keys.Key // of a namespace
 	looked int        // of any
 }
 
-// readRepeating reads some names of a partition that repeat, and returns the cursor for the next ones: 0 at the end.
-func readRepeating(ctx context.Context, s *schedule.Schedule, p keys.Partition, cursor uint64, n keys.Namespace) (repeatingKeys, uint64, error) {
+// readRepeating reads some repeating keys of a partition, and returns the next cursor: 0 at the end.
+func readRepeating(ctx context.Context, s *schedule.Schedule, p keys.Partition, cursor uint64,
+	n keys.Namespace) (repeatingKeys, uint64, error) {
 	page, next, err := s.Client().ZScan(ctx, p.Repeat(), cursor, "", repeatingPage).Result()
 	if err != nil {
 		return repeatingKeys{}, 0, fmt.Errorf("schedule: look for repetitions: %w", err)
 	}
 	found := repeatingKeys{looked: len(page) / 2}
-	for i := 0; i < len(page); i += 2 { // each name has its score behind it
+	for i := 0; i < len(page); i += 2 { // each name is followed by its score
 		if key, err := keys.Parse(page[i]); err == nil && n.Match(key) {
 			found.keys = append(found.keys, key)
 		}

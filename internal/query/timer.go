@@ -14,43 +14,43 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// State says how far a timer has come.
+// State is the state of a timer.
 type State string
 
-// The states of a timer that is not settled.
+// The states of an unsettled timer.
 const (
-	StatePending State = "pending" // it is to become due
-	StateOwed    State = "owed"    // it is due, and nobody has claimed it
-	StateHeld    State = "held"    // it is due, and held
-	// StateFiring: it is claimed, and not settled, or was given back by somebody who may have published it: nobody
-	// knows whether its event is in NATS.
+	StatePending State = "pending" // not due yet
+	StateOwed    State = "owed"    // due and unclaimed
+	StateHeld    State = "held"    // due and on hold
+	// StateFiring: claimed and not settled, or given back by a timerd that may have published it, so that nobody knows
+	// whether NATS has its event.
 	StateFiring State = "firing"
 )
 
-// Timer is a timer that is not settled.
+// Timer is an unsettled timer.
 type Timer struct {
 	Key     keys.Key
 	Due     time.Time
-	Attempt int // timerd's own count; 0 means that the payload says it, or 1
+	Attempt int // timerd's own count; 0: the payload's attempt counts, or 1
 	Status  schedule.Status
-	Payload []byte // the first bytes of it, if there are more than were asked for
-	Size    int    // how many bytes the payload has
+	Payload []byte // cut at the size asked for
+	Size    int    // bytes of the whole payload
 	Late    policy.Limit
 	State   State
 	Beside  bool         // a retry that waits beside a newer timer of its key
 	Parked  ParkedReason // empty unless it is due and set aside
 
-	Repeat     string // what it repeats by, as its events say it; empty for a timer that does not
-	Occurrence int64  // from 1 on; 0 for a timer that does not repeat
+	Repeat     string // its rhythm, as in its events; empty for a single timer
+	Occurrence int64  // from 1; 0 for a single timer
 
-	Origin schedule.Origin // of one that fired before
-	// TraceParent is the trace that it was set in, unless its payload says that.
+	Origin schedule.Origin // set if it fired before
+	// TraceParent is the trace of the set, unless the payload has it.
 	TraceParent string
-	// Record is all that the schedule says of it, without the payload.
+	// Record is the whole record without the payload.
 	Record schedule.Record
 }
 
-// take adds what the record says, of which the payload has size bytes in full.
+// take sets the fields from the record; size is the length of its whole payload.
 func (t *Timer) take(text string, size int) {
 	r, _ := schedule.ParseRecord(text)
 	t.Attempt, t.Status, t.Late, t.Origin, t.TraceParent = r.Attempt, r.Status, r.Late, r.Origin, r.Trace[0]
@@ -64,17 +64,17 @@ func (t *Timer) take(text string, size int) {
 	t.Record = r
 }
 
-// Which returns what names the timer.
+// Which returns the timer's identity.
 func (t Timer) Which() schedule.Which {
 	return schedule.Which{Key: t.Key, Due: t.Due, Attempt: t.Attempt, Beside: t.Beside}
 }
 
-// stateOf returns the state of the firing with a ref whose claim ends at a time.
+// stateOf returns the state of a firing with a ref and a score.
 func stateOf(l *schedule.HoldList, ref string, key keys.Key, due schedule.Millis, score schedule.Score) State {
 	_, held := score.Held()
 	until := due
 	if score != 0 {
-		until = schedule.Never // as due_of_free in scores.lua has it
+		until = schedule.Never // like due_of_free in scores.lua
 	}
 	switch {
 	case schedule.IsPlanRef(ref):
@@ -87,7 +87,7 @@ func stateOf(l *schedule.HoldList, ref string, key keys.Key, due schedule.Millis
 	return StateFiring
 }
 
-// timer returns what an entry says of its timer. ok is false for what is no timer to be listed.
+// timer returns the timer of an entry. ok is false if the entry is no timer to list.
 func (e entry) timer(now schedule.Millis) (timer Timer, ok bool) {
 	name := e.name
 	timer = Timer{Due: e.due.Time(), State: StatePending}
@@ -97,7 +97,7 @@ func (e entry) timer(now schedule.Millis) (timer Timer, ok bool) {
 	switch {
 	case e.kind == kindFiring, e.kind == kindHeld:
 		_, _, key, err := schedule.ParseRef(e.name)
-		timer.Key, timer.State = key, StateFiring // until it is known better
+		timer.Key, timer.State = key, StateFiring // until more is known
 		if e.kind == kindHeld {
 			timer.State = StateHeld
 		}
@@ -106,7 +106,7 @@ func (e entry) timer(now schedule.Millis) (timer Timer, ok bool) {
 		name, timer.Parked = parkedKey(e.name), ParkedRights
 	case strings.HasPrefix(e.name, ":"):
 		kind, key, _ := strings.Cut(e.name[1:], ":")
-		if strings.Trim(kind, "0123456789.") != "" { // contested, or set aside and in that list
+		if strings.Trim(kind, "0123456789.") != "" { // contested, or set aside and so in that list too
 			return timer, false
 		}
 		name, timer.Beside = key, true
@@ -118,14 +118,14 @@ func (e entry) timer(now schedule.Millis) (timer Timer, ok bool) {
 	return timer, err == nil
 }
 
-// candidate is a timer and where it was found.
+// candidate is a timer with its entry.
 type candidate struct {
 	Timer
 	at entry
 }
 
 // judge returns the timers of the query among the entries, with their states. A timer counts as held if the next claim
-// will hold it. Records are read later: timers settled meanwhile have none.
+// will hold it. Records are read later: timers that are settled meanwhile have no record.
 func (w *walk) judge(ctx context.Context, entries []entry) ([]candidate, error) {
 	var all, firings []candidate
 	for _, e := range entries {
@@ -155,13 +155,14 @@ func (w *walk) judge(ctx context.Context, entries []entry) ([]candidate, error) 
 	return slices.DeleteFunc(all, func(f candidate) bool { return !w.query.wants(f.State) }), nil
 }
 
-// readStates returns firings with their states, and whether NATS refused them.
+// readStates returns firings with their states, and with Parked set if NATS refused them.
 func (w *walk) readStates(ctx context.Context, firings []candidate) ([]Timer, error) {
 	type reply struct{ claims, refused *redis.FloatSliceCmd }
 	replies := make([]reply, len(firings))
 	_, err := w.s.Client().Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for i, f := range firings {
-			replies[i] = reply{pipe.ZMScore(ctx, f.at.p.Firing(), f.at.name), pipe.ZMScore(ctx, f.at.p.Refused(), f.at.name)}
+			replies[i] = reply{pipe.ZMScore(ctx, f.at.p.Firing(), f.at.name),
+				pipe.ZMScore(ctx, f.at.p.Refused(), f.at.name)}
 		}
 		return nil
 	})
@@ -179,14 +180,14 @@ func (w *walk) readStates(ctx context.Context, firings []candidate) ([]Timer, er
 	return timers, nil
 }
 
-// wholePayload has records come with all of their payloads.
+// wholePayload asks for records with their whole payloads.
 const wholePayload = -1
 
-// recordsChunk is how many records one call is asked for: it returns fewer where they are large.
+// recordsChunk limits the records that one call returns. If they are large, it returns fewer.
 const recordsChunk = 64
 
 // describe returns timers with their records, and at most some bytes of each payload. It leaves out timers that have
-// left the index since, and those in slots that have begun to move.
+// left the index since, and timers in slots that began to move.
 func (w *walk) describe(ctx context.Context, all []candidate, payload int) ([]Timer, error) {
 	type place struct {
 		p    keys.Partition

@@ -13,9 +13,10 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// How much one step of a walk reads. One call brings walkEntries names, or walkBytes of them, at most, which hold Redis for less than a
-// millisecond, of walkPartitions partitions at most; in a cluster they may all have some. As long as it is not known how long the
-// names are it brings walkFirst, mostly enough for a page. All partitions together are asked for walkRound, which wait in memory.
+// Limits of one step of a walk. One call reads at most walkEntries names, or walkBytes of them, of at most
+// walkPartitions partitions: it holds Redis for less than a millisecond. In a cluster every partition may have some.
+// Until the length of the names is known, a call reads walkFirst, mostly enough for a page. All calls of a step read
+// walkRound, which wait in memory.
 const (
 	walkEntries    = 500
 	walkFirst      = 100
@@ -25,14 +26,14 @@ const (
 	walkLeast      = 2
 )
 
-// How many firings a walk knows: they are not in the order of their due times, so all of them wait in memory. firingPage is how
-// many one command reads.
+// Limits of the firings in a walk: their order is not that of due times, so all of them wait in memory. One command
+// reads firingPage.
 const (
 	mostFirings = 100_000
 	firingPage  = 1000
 )
 
-// kind says in which sorted set of its partition an entry is.
+// kind is the sorted set of an entry in its partition.
 type kind int
 
 const (
@@ -42,7 +43,7 @@ const (
 	kindFiring
 )
 
-// entry is the name of a timer in the index, or of what is no timer to be listed.
+// entry is a name in the index: of a timer, or of something not to be listed.
 type entry struct {
 	due  schedule.Millis
 	name string
@@ -56,32 +57,32 @@ func compareEntries(a, b entry) int {
 	return cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.name, b.name))
 }
 
-// walk goes through the entries of all partitions in their order. What it knows is where it is: each step asks every partition for
-// what comes next.
+// walk goes through the entries of all partitions in their order. It keeps its place: each step asks every partition
+// for its next entries.
 type walk struct {
 	s            *schedule.Schedule
 	query        Query
 	masters      []schedule.Master
-	from, before schedule.Millis // the due times that are of interest, of what is no firing
+	from, before schedule.Millis // the bounds of due times, for all but firings
 	at           Place
 
-	ahead   *step   // what comes next, as the beginning has found it; nil afterwards
-	each    int     // how many entries of each sorted set a step asks for
-	most    int     // how many entries one call is to bring at most
+	ahead   *step   // the first step, already read by newWalk; nil afterwards
+	each    int     // entries of each sorted set in a step
+	most    int     // limit of the entries of a call
 	firings []entry // after the place, in order
 	done    bool
 
 	holds  *schedule.HoldList
-	now    schedule.Millis         // by the servers' clocks when it began, the latest of them
-	looked int64                   // entries up to the place, from the first due time of interest on
-	total  int64                   // entries when it began
+	now    schedule.Millis         // the latest of the servers' clocks at the start
+	looked int64                   // entries between from and the place
+	total  int64                   // entries at the start
 	cut    bool                    // there may be more firings
-	moving int                     // partitions that are left out, from then on when their slots were found moving
-	late   map[keys.Partition]bool // those of which timers were found before that, and no records
+	moving int                     // partitions left out since their slots were found moving
+	late   map[keys.Partition]bool // partitions that began to move between a timer and its record
 }
 
-// newWalk begins a walk through what may be meant by a query, after a place. Of firings it reads so many at most, in the order in
-// which they can be claimed.
+// newWalk begins a walk through the entries that a query may select, after a place. It reads that many firings at most,
+// in claim order.
 func newWalk(ctx context.Context, s *schedule.Schedule, q Query, at Place, firings int) (*walk, error) {
 	w := &walk{s: s, query: q, from: q.from(), before: q.before(), at: at, late: map[keys.Partition]bool{}}
 	var err error
@@ -91,7 +92,7 @@ func newWalk(ctx context.Context, s *schedule.Schedule, q Query, at Place, firin
 	if w.holds, err = s.KnownHolds(ctx); err != nil {
 		return nil, err
 	}
-	if !q.wants(StatePending) { // only firings may be due later and not be pending
+	if !q.wants(StatePending) { // of later timers only firings are not pending
 		w.before = min(w.before, w.holds.Now+1)
 	}
 	partitions := 0
@@ -115,7 +116,7 @@ func newWalk(ctx context.Context, s *schedule.Schedule, q Query, at Place, firin
 	return w, nil
 }
 
-// leaveOutMoved leaves out of what comes first those timers that were firings by when these were read: they are among them.
+// leaveOutMoved removes from the first step the timers that were firings by the time these were read.
 func (w *walk) leaveOutMoved() {
 	type timer struct {
 		name string
@@ -125,7 +126,7 @@ func (w *walk) leaveOutMoved() {
 		if e.kind != kindHeld && strings.HasPrefix(e.name, ":") {
 			return timer{parkedKey(e.name), e.due}
 		}
-		return timer{e.name, e.due} // one that is held has that name among the firings too, once it is released
+		return timer{e.name, e.due} // a held timer keeps its name among the firings once it is released
 	}
 	moved := map[timer]bool{}
 	for _, e := range w.ahead.entries {
@@ -143,15 +144,19 @@ func (w *walk) leaveOutMoved() {
 	w.total -= int64(before - len(w.ahead.entries))
 }
 
-// eachOf returns how many entries each of so many partitions is asked for if one call is to bring so many at most.
+// eachOf returns the number of entries to ask of each of so many partitions: together about walkRound entries, and no
+// more than most of one partition.
 func eachOf(partitions, most int) int {
 	return min(max(walkRound/max(partitions, 1), walkLeast), most)
 }
 
-// sortFirings puts the firings in order, and counts them and leaves out those before the place. One that was claimed while they were
-// read was read twice.
+// sortFirings sorts the firings and keeps one entry of each: a firing claimed during the reads was read twice. It
+// counts the firings before the place, and removes them.
 func (w *walk) sortFirings() {
-	w.firings = slices.DeleteFunc(w.firings, func(e entry) bool { return e.due < w.query.from() || e.due >= w.query.before() })
+	w.firings = slices.DeleteFunc(w.firings, func(e entry) bool {
+		return e.due < w.query.from() ||
+			e.due >= w.query.before()
+	})
 	slices.SortFunc(w.firings, compareEntries)
 	w.firings = slices.CompactFunc(w.firings, func(a, b entry) bool { return compareEntries(a, b) == 0 })
 	w.total += int64(len(w.firings))
@@ -163,7 +168,7 @@ func (w *walk) sortFirings() {
 	w.firings = w.firings[first:]
 }
 
-// readFirings reads the firings of a partition that are not held, so many at most.
+// readFirings reads the firings of a partition that are not held, no more than most.
 func (w *walk) readFirings(ctx context.Context, p keys.Partition, most int) ([]entry, error) {
 	var all []entry
 	for l := (list{index: p.Firing()}); len(all) < most; {
@@ -188,7 +193,7 @@ func (w *walk) readFirings(ctx context.Context, p keys.Partition, most int) ([]e
 	return all, nil
 }
 
-// next returns the next entries, in order. None, and done, is the end.
+// next returns the next entries, in order; none, and done, at the end.
 func (w *walk) next(ctx context.Context) ([]entry, error) {
 	found := w.ahead
 	if w.ahead = nil; found == nil {
@@ -200,13 +205,17 @@ func (w *walk) next(ctx context.Context) ([]entry, error) {
 	if len(found.entries) > 0 {
 		w.most = min(walkBytes/(found.bytes/len(found.entries)+1), walkEntries)
 	}
-	// What follows the last entry of a set that may have more is not known. Firings are known all.
+	// The entries after the last one of an incomplete set are unknown. All firings are known.
 	known := len(w.firings)
 	if found.more {
-		if known = slices.IndexFunc(w.firings, func(e entry) bool { return compareEntries(e, found.until) > 0 }); known < 0 {
+		if known = slices.IndexFunc(w.firings, func(e entry) bool {
+			return compareEntries(e, found.until) > 0
+		}); known < 0 {
 			known = len(w.firings)
 		}
-		found.entries = slices.DeleteFunc(found.entries, func(e entry) bool { return compareEntries(e, found.until) > 0 })
+		found.entries = slices.DeleteFunc(found.entries, func(e entry) bool {
+			return compareEntries(e, found.until) > 0
+		})
 	}
 	all := slices.Concat(found.entries, w.firings[:known])
 	w.firings, w.done = w.firings[known:], !found.more
@@ -218,18 +227,18 @@ func (w *walk) next(ctx context.Context) ([]entry, error) {
 	return all, nil
 }
 
-// step is what all partitions answered.
+// step has the answers of all partitions.
 type step struct {
 	entries    []entry
 	bytes      int              // of their names
-	partitions int              // that have them
+	partitions int              // with entries
 	firing     []keys.Partition // with firings
-	more       bool             // there may be more than the entries, after until
+	more       bool             // there may be more entries after until
 	until      entry
 }
 
-// ask asks the partitions for what comes after the place. Those that have nothing to come are not asked again. The first time it
-// counts what there is.
+// ask asks the partitions for the entries after the place, but not partitions without any left. The first time it
+// counts all entries.
 func (w *walk) ask(ctx context.Context, first bool) (*step, error) {
 	found := &step{}
 	script, size := w.s.Script(lua, "find"), min(max(w.most/w.each, 1), walkPartitions)
@@ -261,7 +270,7 @@ func (w *walk) ask(ctx context.Context, first bool) (*step, error) {
 	return found, nil
 }
 
-// scoreOf writes a due time as the bound of a range.
+// scoreOf formats a due time as the bound of a range.
 func scoreOf(m schedule.Millis) string {
 	if m == schedule.Never {
 		return "+inf"
@@ -269,15 +278,15 @@ func scoreOf(m schedule.Millis) string {
 	return strconv.FormatInt(int64(m), 10)
 }
 
-// count takes in how many entries a server has.
+// count adds the number of a server's entries.
 func (w *walk) count(reply schedule.Reply) {
 	w.now = max(w.now, schedule.Millis(reply.Int(0)))
 	w.looked += reply.Int(2)
 	w.total += reply.Int(3)
 }
 
-// take takes in what one partition answered: the next entries of its sorted sets, which were asked for each, and how many firings
-// it has. It returns whether there are entries.
+// take adds one partition's answer: at most each next entries of its sorted sets, and the number of its firings. It
+// reports whether there are entries.
 func (f *step) take(p keys.Partition, reply schedule.Reply, each int, before schedule.Millis) (some bool) {
 	if reply.Int(3) > 0 {
 		f.firing = append(f.firing, p)

@@ -25,19 +25,19 @@ const Durable = "timerd"
 
 const (
 	defaultWindow = 32
-	// defaultAckWait is the longest delay of the requests that a crashed timerd had fetched.
+	// defaultAckWait is the longest delay of requests fetched by a crashed timerd.
 	defaultAckWait      = 2 * time.Second
 	defaultDrainTimeout = 3 * time.Second
 
-	// fetchTime is how long one fetch waits for requests, and shortFetch how long while something does not work, so
-	// that a recovery shows soon. JetStream says that it is there every fetchHeartbeat; a loss goes unnoticed for twice
-	// that.
+	// fetchTime is the duration of one fetch, and shortFetch its duration during a failure, so that a recovery shows
+	// soon. JetStream sends a heartbeat every fetchHeartbeat; a loss goes unnoticed for twice that.
 	fetchTime      = 10 * time.Second
 	shortFetch     = 2500 * time.Millisecond
 	fetchHeartbeat = time.Second
-	// bindTimeout leaves /readyz a second of the 5 in which it tells of an outage.
+	// bindTimeout leaves /readyz a second of the 5 within which it reports an outage.
 	bindTimeout = 4 * time.Second
-	// bindEvery is how often the consumer's settings are brought in line: a timerd of another version may change them.
+	// bindEvery is the interval at which the consumer's settings are corrected: a timerd of another version may change
+	// them.
 	bindEvery = time.Minute
 
 	// callTimeout bounds one call to Redis or NATS for a request.
@@ -45,17 +45,17 @@ const (
 	// firstPause and longestPause bound the pause before the next try when nothing works.
 	firstPause   = 50 * time.Millisecond
 	longestPause = time.Second
-	// timerShare and letterShare are the parts of the window that tries of which nothing is known may fill, those of timers
-	// and those of dead letters, which may take long. serverShare is the part that tries on one server of a cluster may fill,
-	// so that those on others have room before it is known that it does not answer.
+	// timerShare and letterShare limit the parts of the window for requests of unproven lanes, those of timers and
+	// those of dead letters, which may take long. serverShare limits the part for one server of a cluster, so that
+	// others have room until its silence is known.
 	timerShare  = 2
 	letterShare = 4
 	serverShare = 2
-	// serverStall is after how long without an answer what waits for a server that has its share waits as for one that fails.
-	// Otherwise thousands of requests for a slow server, each given back and delivered again every second, are all that is
-	// fetched.
+	// serverStall is the time without an answer after which requests for a server that has its share wait as for a
+	// failing one. Otherwise thousands of requests for a slow server, each given back and delivered again every second,
+	// would fill all fetches.
 	serverStall = 100 * time.Millisecond
-	// longestAway is how long a request that could not be carried out is left alone at most.
+	// longestAway is the longest pause before a failed request is delivered again.
 	longestAway = 30 * time.Second
 )
 
@@ -65,67 +65,68 @@ type Retrier interface {
 	Retry(ctx context.Context, r schedule.Retry) (due schedule.Millis, ok bool, err error)
 	// TrimRetried forgets event ids whose retry was set longer than age ago.
 	TrimRetried(ctx context.Context, age time.Duration) error
-	// Partition returns the part of the schedule that a key's timers are in: keys.Single if there is but one.
+	// Partition returns the partition of a key's timers: keys.Single if there is only one.
 	Partition(key string) keys.Partition
-	// ServerOf returns which server has a part, as far as is known: an empty text where there is only one. It asks nobody.
+	// ServerOf returns the server of a partition, as far as known: an empty text if there is only one server. It makes
+	// no request.
 	ServerOf(p keys.Partition) string
 }
 
-// Consumer carries out retry requests. Each one ends in exactly one of these:
+// Consumer carries out retry requests. Each one ends in exactly one of these ways:
 //
 //   - The timer is set again with the next attempt, once per event id. It is due a delay after JetStream stored the
-//     request: that of the header Timer-Delay, a Go duration from 0 to policy.Longest, or else the policy's, which is at least that of the
-//     header Timer-Delay-Least. With the header
-//     Timer-Postpone: 1, which needs a Timer-Delay, it is set again with the same attempt, whatever the policy allows.
+//     request. The delay is the header Timer-Delay, a Go duration from 0 to policy.Longest, or else the policy's, but
+//     at least the header Timer-Delay-Least. With the header Timer-Postpone: 1, which needs a Timer-Delay, the attempt
+//     stays the same, whatever the policy allows.
 //   - The policy allows no further attempt. The event becomes a dead letter with the DeadReason event.ReasonExhausted
 //     and the header Timer-Error as its LastError.
-//   - The request is malformed. It becomes a dead letter that says why and keeps its content.
+//   - The request is malformed. It becomes a dead letter with the reason and its content.
 //
-// Only then the request is acknowledged. While Redis or NATS is away, requests wait in the stream. One that cannot be
-// carried out while others can is given back after one try, to come again after a while that grows with each time, up to
-// 30 s; see passage. A request may also come again because timerd died before it could acknowledge it, or because it was
-// published twice. Its timer is then found set; that is known for at least 24 hours.
+// Then it acknowledges the request. While Redis or NATS is away, requests wait in the stream. A request that fails
+// while others succeed is given back after one try, and comes again after a pause that grows each time, up to 30 s; see
+// passage. A request may also come again because timerd died before it could acknowledge it, or because it was
+// published twice. Its timer is then found set; that is remembered for at least 24 hours.
 //
-// JetStream's clock says when a request was stored, and Redis's when the timer is due, so the delay is as exact as
-// these two agree. Counted from when the request was stored, and rounded up to milliseconds, the timer is never early.
+// JetStream's clock gives the stored time of a request, and Redis's the due time of the timer, so the delay is as exact
+// as these two agree. It counts from the stored time, rounded up to milliseconds, so the timer is never early.
 //
 // NewConsumer sets the fields; change them before Run only.
 type Consumer struct {
 	Streams  streams.Config
 	Policies policy.Rules[policy.Retry]
-	// MaxPayload returns how many bytes of payload a timer may have: schedule.DefaultMaxPayload.
+	// MaxPayload returns a timer's limit of payload, in bytes. Default: schedule.DefaultMaxPayload.
 	MaxPayload func() int
 
-	// Window is how many requests are worked on at once at most: 32.
+	// Window limits the requests in work at once. Default: 32.
 	Window int
-	// AckWait is how soon JetStream hands a request to another timerd when this one has died: 2 s. The timerds that
-	// share the stream should agree on it.
+	// AckWait is the time after which JetStream delivers a dead timerd's request to another one. Default: 2 s. The
+	// timerds of a stream should agree on it.
 	AckWait time.Duration
-	// DrainTimeout bounds how long Run goes on after its context has ended: 3 s.
+	// DrainTimeout bounds the end of Run after its context has ended. Default: 3 s.
 	DrainTimeout time.Duration
 	Logger       *slog.Logger // slog.Default()
 
-	// Permit is asked before requests are fetched, and before one is carried out. While it returns an error, requests
+	// Permit is called before each fetch, and before each request is carried out. While it returns an error, requests
 	// wait in the stream. It must return quickly. By default it returns nil.
 	Permit func() error
 
-	// Wake is called for each timer that was set again, so that somebody claims it as soon as it is due. By default it
-	// does nothing, and the next sweep finds the timer.
+	// Wake is called for each timer set again, so that a timerd claims it as soon as it is due. By default it does
+	// nothing, and the next sweep finds the timer.
 	Wake func(key keys.Key, due schedule.Millis)
 
 	// The On functions are for metrics; by default they do nothing. They may run concurrently and must return quickly.
 
-	// OnRetried is called for each timer that was set again with the next attempt, and OnPostponed for each with the same one.
+	// OnRetried is called for each timer set again with the next attempt, and OnPostponed for each one with the same
+	// attempt.
 	OnRetried, OnPostponed func()
-	// OnFailed is called for each attempt that failed: a request whose timer was set again with the next attempt, or whose
-	// attempts are used up. consumer is the durable consumer that asked, "" if it does not say, and at when JetStream
-	// stored the request.
-	OnFailed func(key keys.Key, consumer string, at time.Time)
+	// OnFailed is called for each failed attempt: a request whose timer was set again with the next attempt, or that
+	// was the last one allowed. Its time is the stored time of the request.
+	OnFailed func(streams.Failure)
 	// OnIgnored is called for each request whose timer had been set again before, or just now if the answer was lost.
 	OnIgnored func()
 	// OnBuried is called for each request that became a dead letter.
 	OnBuried func(class DeadClass)
-	// OnSetAside is called each time a request is given back that waits though others are carried out.
+	// OnSetAside is called each time a request is given back while others are carried out.
 	OnSetAside func()
 
 	js      jetstream.JetStream
@@ -133,7 +134,7 @@ type Consumer struct {
 	trims   chan struct{} // wakes trim
 
 	limits   limits
-	set      atomic.Int64 // how many timers were set again
+	set      atomic.Int64 // number of timers set again
 	settling settling
 
 	servers *lanes.Window // of requests that set a timer again, by server
@@ -143,22 +144,22 @@ type Consumer struct {
 	timers map[string]*lanes.Window // of requests that set a timer again, by part of the schedule; one for each server
 	state  state
 	faults [parts]fault
-	told   time.Time // when it was logged last that requests are set aside
+	told   time.Time // time of the last log line about requests set aside
 }
 
-// limits are those of the constants of the same names; tests that wait for one set a shorter one.
+// limits replaces the constants of the same names; tests set shorter ones.
 type limits struct{ fetchHeartbeat, shortFetch, bindTimeout, callTimeout time.Duration }
 
 type state int
 
 const (
 	starting state = iota
-	bound          // it has found its consumer in JetStream
+	bound          // its consumer in JetStream is known
 	stopped
 )
 
-// NewConsumer returns a Consumer that reads requests from js and sets timers through retrier. It makes streams that it finds
-// gone.
+// NewConsumer returns a Consumer that reads requests from js and sets timers through retrier. It creates missing
+// streams.
 func NewConsumer(js jetstream.JetStream, retrier Retrier) *Consumer {
 	return &Consumer{
 		MaxPayload:   func() int { return schedule.DefaultMaxPayload },
@@ -170,7 +171,7 @@ func NewConsumer(js jetstream.JetStream, retrier Retrier) *Consumer {
 		Wake:         func(keys.Key, schedule.Millis) {},
 		OnRetried:    func() {},
 		OnPostponed:  func() {},
-		OnFailed:     func(keys.Key, string, time.Time) {},
+		OnFailed:     func(streams.Failure) {},
 		OnIgnored:    func() {},
 		OnBuried:     func(DeadClass) {},
 		OnSetAside:   func() {},
@@ -186,8 +187,8 @@ func NewConsumer(js jetstream.JetStream, retrier Retrier) *Consumer {
 	}
 }
 
-// Run carries out requests until ctx ends. Then it fetches no more, and finishes or gives back those it has, for at
-// most DrainTimeout. It makes the streams and the consumer in JetStream if they are missing or vanish. Call it once.
+// Run carries out requests until ctx ends. Then it fetches no more, and finishes or gives back the fetched ones, for at
+// most DrainTimeout. It creates the streams and the consumer in JetStream if they are missing or vanish. Call it once.
 func (c *Consumer) Run(ctx context.Context) {
 	defer c.become(stopped)
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -254,12 +255,12 @@ func (c *Consumer) feed(ctx, work context.Context, handlers *sync.WaitGroup) {
 	}
 }
 
-// pause returns how long to wait after that many failures in a row.
+// pause returns the pause after that many failures in a row.
 func pause(failures int) time.Duration {
 	return backoff.Policy{First: firstPause, Longest: longestPause}.Delay(failures)
 }
 
-// bind finds the consumer in JetStream and brings its settings in line, or makes it, and the streams too.
+// bind finds the consumer in JetStream and corrects its settings, or creates it, with the streams.
 func (c *Consumer) bind(ctx context.Context) (jetstream.Consumer, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.limits.bindTimeout)
 	defer cancel()
@@ -277,14 +278,15 @@ func (c *Consumer) bind(ctx context.Context) (jetstream.Consumer, error) {
 		return consumer, nil
 	case errors.Is(err, jetstream.ErrNotPullConsumer) || errors.As(err, &api) && api.Code == 400:
 		return nil, fmt.Errorf("stream %s: the consumer %q cannot be made or updated: %w; "+
-			"to fix it: remove each consumer that is not timerd's (nats consumer ls %s), or timerd's own: nats consumer rm %s %s --force",
+			"to fix it: remove each consumer that is not timerd's (nats consumer ls %s), or timerd's own: nats "+
+			"consumer rm %s %s --force",
 			stream, Durable, err, stream, stream, Durable)
 	}
 	return nil, fmt.Errorf("consumer %q of stream %s: %w", Durable, stream, diag.Plain(err))
 }
 
-// ensure makes the consumer, or brings an existing one in line. What timerd has no need of stays as it is there, because
-// JetStream refuses to change some of it, such as max_waiting.
+// ensure creates the consumer, or corrects an existing one. It leaves settings that timerd does not need as they are,
+// because JetStream refuses to change some of them, such as max_waiting.
 func (c *Consumer) ensure(ctx context.Context, stream string) (jetstream.Consumer, error) {
 	var config jetstream.ConsumerConfig
 	found, err := c.js.Consumer(ctx, stream, Durable)
@@ -298,13 +300,14 @@ func (c *Consumer) ensure(ctx context.Context, stream string) (jetstream.Consume
 	config.FilterSubject, config.FilterSubjects = c.Streams.SubjectAll(keys.Retry), nil
 	config.AckPolicy, config.AckWait = jetstream.AckExplicitPolicy, c.AckWait
 	config.MaxDeliver, config.BackOff = -1, nil
-	config.MaxAckPending = -1 // those that are given back count
+	config.MaxAckPending = -1 // it would count requests given back
 	return c.js.CreateOrUpdateConsumer(ctx, stream, config)
 }
 
-// fetch hands requests to handle and returns how many. Each one takes a slot, which handle must free. fetch returns
-// once as many have come as there were free slots, or after fetchTime.
-func (c *Consumer) fetch(ctx context.Context, consumer jetstream.Consumer, slots chan struct{}, handle func(jetstream.Msg)) (int, error) {
+// fetch calls handle for each request and returns their number. Each request takes a slot, which handle must free.
+// fetch returns once it has filled the free slots, or after fetchTime.
+func (c *Consumer) fetch(ctx context.Context, consumer jetstream.Consumer, slots chan struct{},
+	handle func(jetstream.Msg)) (int, error) {
 	select {
 	case slots <- struct{}{}:
 	case <-ctx.Done():

@@ -34,12 +34,13 @@ func TestConsumerWaitsForRedis(t *testing.T) {
 	if pending, firing := f.schedule.Count(); pending != n || firing != 0 {
 		t.Errorf("%d pending and %d firing, want %d and 0", pending, firing, n)
 	}
-	if began, ended := f.logged("retry consumer is delayed"), f.logged("retry consumer works again"); began != 1 || ended != 1 {
+	if began, ended := f.logged("retry consumer is delayed"), f.logged("retry consumer works again"); began != 1 ||
+		ended != 1 {
 		t.Errorf("%d and %d lines in the log, want one each", began, ended)
 	}
 }
 
-func TestConsumerGivesBackWhatItCannotDo(t *testing.T) {
+func TestConsumerGivesBackFailedRequests(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	var calls atomic.Int64
@@ -85,8 +86,8 @@ func (r forgetful) TrimRetried(ctx context.Context, age time.Duration) error {
 	return r.Retrier.TrimRetried(ctx, age)
 }
 
-// Old ids are forgotten once a minute. When that fails it is tried again soon: otherwise the log would say, a minute later,
-// that Redis had been away for a minute. And requests do not wait for it.
+// Old ids are forgotten once a minute. When that fails it is tried again soon: otherwise the log would say, a minute
+// later, that Redis had been away for a minute. And requests do not wait for it.
 func TestConsumerKnowsWhenRedisIsBack(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -99,21 +100,26 @@ func TestConsumerKnowsWhenRedisIsBack(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	testenv.Eventually(t, patience, func() bool { return f.logged("cannot be removed for now") == 1 }, "a failure")
+	testenv.Eventually(t, patience, func() bool {
+		return f.logged("cannot remove the ids of old retries") == 1
+	}, "a failure")
 	f.waitEmpty()
 	c.waitHealth(patience, "")
 	away.Store(false)
-	testenv.Eventually(t, patience, func() bool { return f.logged("are removed again") == 1 }, "the end of the failure")
+	testenv.Eventually(t, patience, func() bool {
+		return f.logged("removing the ids of old retries works again") == 1
+	}, "the end of the failure")
 	if f.logged("requests wait") != 0 {
 		t.Error("requests are said to wait")
 	}
 }
 
-func TestConsumerStopsThoughNothingWorks(t *testing.T) {
+func TestConsumerStopsWithoutServers(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	proxy := testenv.NewProxy(t, f.nats.Addr())
-	c := f.startAt("nats://"+proxy.Addr(), failingRetrier{f.schedule, new(atomic.Int64)}, "1h", func(c *retry.Consumer) { c.DrainTimeout = time.Second })
+	c := f.startAt("nats://"+proxy.Addr(), failingRetrier{f.schedule, new(atomic.Int64)}, "1h",
+		func(c *retry.Consumer) { c.DrainTimeout = time.Second })
 	for i := range 10 {
 		f.request(retrySubject, firedEvent(fmt.Sprint(i), 1, nil).AppendJSON(nil))
 	}
@@ -127,7 +133,7 @@ func TestConsumerStopsThoughNothingWorks(t *testing.T) {
 	}
 }
 
-func TestConsumerFinishesWhatItHas(t *testing.T) {
+func TestConsumerFinishesItsRequests(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	begun, goOn := make(chan struct{}, 100), make(chan struct{})
@@ -182,7 +188,7 @@ func TestConsumerTellsThatNATSIsBack(t *testing.T) {
 	c.waitHealth(8*time.Second, "") // a fetch that nothing comes for takes 10 s
 }
 
-func TestConsumerMakesWhatVanishes(t *testing.T) {
+func TestConsumerMakesDeletedStreamsAgain(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	c := f.start("1h", nil)
@@ -241,7 +247,8 @@ func TestConsumerWaitsWhileDeadLettersAreFull(t *testing.T) {
 func TestConsumerNamesAForeignConsumer(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	_, err := f.js.CreateConsumer(t.Context(), "TIMERS_RETRY", jetstream.ConsumerConfig{Durable: "mine", AckPolicy: jetstream.AckExplicitPolicy})
+	_, err := f.js.CreateConsumer(t.Context(), "TIMERS_RETRY",
+		jetstream.ConsumerConfig{Durable: "mine", AckPolicy: jetstream.AckExplicitPolicy})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +268,8 @@ func TestConsumerWithADeniedSubject(t *testing.T) {
 	f.nats.Stop()
 	rights := &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"timers.dead.bad.>"}}}
 	f.nats = testenv.NATS(t, func(o *server.Options) {
-		o.Users = []*server.User{{Username: "admin", Password: "a"}, {Username: "timerd", Password: "t", Permissions: rights}}
+		o.Users = []*server.User{{Username: "admin", Password: "a"},
+			{Username: "timerd", Password: "t", Permissions: rights}}
 		o.NoAuthUser = "admin"
 	})
 	f.js = f.nats.JetStream()
@@ -298,13 +306,14 @@ func TestConsumerWithADeniedSubject(t *testing.T) {
 	f.letters(bad + 1)
 }
 
-// The consumer that a timerd of another version has left gets the settings of this one; what JetStream refuses to change, and
-// what timerd has no need of, stays.
+// The consumer that a timerd of another version has left gets the settings of this one; settings that JetStream refuses
+// to change, or that timerd does not need, stay.
 func TestConsumerBringsItsSettingsInLine(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	_, err := f.js.CreateConsumer(t.Context(), "TIMERS_RETRY", jetstream.ConsumerConfig{
-		Durable: retry.Durable, FilterSubject: "timers.retry.>", AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Minute, MaxAckPending: 1024,
+		Durable: retry.Durable, FilterSubject: "timers.retry.>", AckPolicy: jetstream.AckExplicitPolicy,
+		AckWait: time.Minute, MaxAckPending: 1024,
 		MaxWaiting: 7, BackOff: []time.Duration{time.Minute}, MaxDeliver: 3, Metadata: map[string]string{"owner": "me"},
 	})
 	if err != nil {
@@ -316,7 +325,8 @@ func TestConsumerBringsItsSettingsInLine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if config := consumer.CachedInfo().Config; config.AckWait != c.AckWait || config.MaxAckPending != -1 || config.MaxDeliver != -1 ||
+	if config := consumer.CachedInfo().Config; config.AckWait != c.AckWait || config.MaxAckPending != -1 ||
+		config.MaxDeliver != -1 ||
 		len(config.BackOff) > 0 || config.MaxWaiting != 7 || config.Metadata["owner"] != "me" {
 		t.Errorf("taken over as %+v", config)
 	}

@@ -17,7 +17,8 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-func TestConsumerBuriesWhatIsMalformed(t *testing.T) {
+// Each malformed request becomes a dead letter with its reason and bytes, and delays no good one.
+func TestConsumerBuriesMalformedRequests(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.start("1h", nil)
@@ -30,7 +31,7 @@ func TestConsumerBuriesWhatIsMalformed(t *testing.T) {
 	for i, c := range []struct {
 		name, subject string
 		data          []byte
-		reason        string // what it must hold
+		reason        string // a text it must contain
 		key           string // of the letter, without the place in the stream
 		on            string // the letter's subject
 	}{
@@ -39,20 +40,31 @@ func TestConsumerBuriesWhatIsMalformed(t *testing.T) {
 		{"bytes", retrySubject, []byte("\x00\xff{}"), "not valid UTF-8", "app1:trans:notice:", deadSubject},
 		{"cut short", retrySubject, []byte(text[:len(text)-1]), "cut short", "app1:trans:notice:", deadSubject},
 		{"no event", retrySubject, []byte(`{"a": 1 }`), "missing", "app1:trans:notice:", deadSubject},
-		{"dead letter", retrySubject, dead.AppendJSON(nil), "want \"timerd.timer.fired\"", "app1:trans:notice:", deadSubject},
-		{"other subject", elsewhere, []byte(text), "whose retries belong on " + retrySubject, "app1:trans:other:", "timers.dead.app1.trans.other"},
+		{"dead letter", retrySubject, dead.AppendJSON(nil), "want \"timerd.timer.fired\"", "app1:trans:notice:",
+			deadSubject},
+		{"other subject", elsewhere, []byte(text), "retries of that timer belong on " + retrySubject,
+			"app1:trans:other:",
+			"timers.dead.app1.trans.other"},
 		{"long key", retrySubject, long.AppendJSON(nil), "too long", "app1:trans:notice:", deadSubject},
-		{"attempt 0", retrySubject, []byte(strings.Replace(text, `"attempt":1`, `"attempt":0`, 1)), "attempt", "app1:trans:notice:", deadSubject},
-		{"attempt beyond int32", retrySubject, []byte(strings.Replace(text, `"attempt":1`, `"attempt":4294967297`, 1)), "attempt", "app1:trans:notice:", deadSubject},
-		{"two tokens", "timers.retry.app1.trans", []byte("x"), "not a JSON object", "app1:trans:-:", "timers.dead.app1.trans.-"},
+		{"attempt 0", retrySubject, []byte(strings.Replace(text, `"attempt":1`, `"attempt":0`, 1)), "attempt",
+			"app1:trans:notice:", deadSubject},
+		{"attempt beyond int32", retrySubject, []byte(strings.Replace(text, `"attempt":1`, `"attempt":4294967297`, 1)),
+			"attempt", "app1:trans:notice:", deadSubject},
+		{"two tokens", "timers.retry.app1.trans", []byte("x"), "not a JSON object", "app1:trans:-:",
+			"timers.dead.app1.trans.-"},
 		{"four tokens", "timers.retry.a.b.c.d", []byte("x"), "not a JSON object", "a:b:c.d:", "timers.dead.a.b.c%2Ed"},
-		{"bad encoding", "timers.retry.a%.b.c", []byte(text), "whose retries belong on", "a%25:b:c:", "timers.dead.a%25.b.c"},
-		{"a colon", "timers.retry.a.b%3Ac.d", []byte(text), "whose retries belong on", "a:b%253Ac:d:", "timers.dead.a.b%253Ac.d"},
-		{"a long token", "timers.retry." + strings.Repeat("a", 200) + ".b.c", []byte(text), "whose retries belong on", strings.Repeat("a", 128) + ":b:c:", "timers.dead." + strings.Repeat("a", 128) + ".b.c"},
+		{"bad encoding", "timers.retry.a%.b.c", []byte(text), "retries of that timer belong on", "a%25:b:c:",
+			"timers.dead.a%25.b.c"},
+		{"a colon", "timers.retry.a.b%3Ac.d", []byte(text), "retries of that timer belong on", "a:b%253Ac:d:",
+			"timers.dead.a.b%253Ac.d"},
+		{"a long token", "timers.retry." + strings.Repeat("a", 200) + ".b.c", []byte(text),
+			"retries of that timer belong on",
+			strings.Repeat("a", 128) + ":b:c:", "timers.dead." + strings.Repeat("a", 128) + ".b.c"},
 	} {
 		f.request(c.subject, c.data, "Timer-Error", "boom")
 		letter := f.letters(i + 1)[i]
-		if !strings.HasPrefix(letter.DeadReason, event.ReasonMalformed) || !strings.Contains(letter.DeadReason, c.reason) {
+		if !strings.HasPrefix(letter.DeadReason, event.ReasonMalformed) ||
+			!strings.Contains(letter.DeadReason, c.reason) {
 			t.Errorf("%s: reason %q, want %q", c.name, letter.DeadReason, c.reason)
 		}
 		if got, want := keys.EncodeText(letter.Key.String()), c.key+fmt.Sprintf("TIMERS_RETRY/%d", i+1); got != want {
@@ -114,7 +126,8 @@ func TestConsumerDelayHeader(t *testing.T) {
 		after := time.Now()
 		f.waitEmpty()
 		p := f.pending()[e.Key.String()]
-		if stored := p.Due.Add(-want); stored.Before(before.Add(-2*time.Millisecond)) || stored.After(after.Add(2*time.Millisecond)) {
+		if stored := p.Due.Add(-want); stored.Before(before.Add(-2*time.Millisecond)) ||
+			stored.After(after.Add(2*time.Millisecond)) {
 			t.Errorf("%q: due after %s, want %s", header, p.Due.Sub(before), want)
 		}
 	}
@@ -123,7 +136,8 @@ func TestConsumerDelayHeader(t *testing.T) {
 		f.request(retrySubject, e.AppendJSON(nil), "Timer-Delay", header)
 		if firings := f.schedule.Claim(1, lease); firings[0].Key != e.Key {
 			t.Errorf("%q: fired %s", header, firings[0].Key)
-		} else if err := f.schedule.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
+		} else if err := f.schedule.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired,
+			firings...)); err != nil {
 			t.Fatal(err)
 		}
 		f.waitEmpty()
@@ -137,7 +151,8 @@ func TestConsumerDelayHeader(t *testing.T) {
 	}
 	f.request(retrySubject, e.AppendJSON(nil), "Timer-Delay", "1s", "Timer-Delay", "2s")
 	for _, letter := range f.letters(len(bad) + 1) {
-		if !strings.HasPrefix(letter.DeadReason, event.ReasonRefused+"Timer-Delay") || letter.Key != e.Key || letter.Attempt != 1 ||
+		if !strings.HasPrefix(letter.DeadReason, event.ReasonRefused+"Timer-Delay") || letter.Key != e.Key ||
+			letter.Attempt != 1 ||
 			string(letter.Data) != "payload" || letter.LastError != "boom" && letter.LastError != "" {
 			t.Errorf("dead letter %+v", letter)
 		}
@@ -152,18 +167,22 @@ func TestConsumerKeepsPayloadsByteForByte(t *testing.T) {
 	f := newFixture(t)
 	f.start("1h", nil)
 	for i, payload := range [][]byte{
-		[]byte("plain"), []byte(`{"a": 1 }`), []byte(" \t{ \"a\":\r\n[1 , 2]}\n"), []byte(`"quoted"`), []byte("null"), []byte("1e3"), []byte("  "),
-		{}, {0}, []byte("\x00tmd"), []byte("\xff\xfe\x00binary"), []byte("{\"a\":\"\xff\"}"), bytes.Repeat([]byte("ü\""), 50_000),
+		[]byte("plain"), []byte(`{"a": 1 }`), []byte(" \t{ \"a\":\r\n[1 , 2]}\n"), []byte(`"quoted"`), []byte("null"),
+		[]byte("1e3"), []byte("  "),
+		{}, {0}, []byte("\x00tmd"), []byte("\xff\xfe\x00binary"), []byte("{\"a\":\"\xff\"}"),
+		bytes.Repeat([]byte("ü\""), 50_000),
 	} {
 		e := firedEvent(fmt.Sprint(i), 1, payload)
 		f.request(retrySubject, e.AppendJSON(nil))
 		f.waitEmpty()
-		if p := f.pending()[e.Key.String()]; p.Status != schedule.PayloadPresent || p.Payload == nil || !bytes.Equal(p.Payload, payload) {
+		if p := f.pending()[e.Key.String()]; p.Status != schedule.PayloadPresent || p.Payload == nil ||
+			!bytes.Equal(p.Payload, payload) {
 			t.Errorf("payload %.40q became %.40q, status %d", payload, p.Payload, p.Status)
 		}
 	}
 	for status, want := range map[string]schedule.Status{
-		event.StatusMissing: schedule.PayloadMissing, event.StatusTooLarge: schedule.PayloadTooLarge, "": schedule.PayloadMissing, "odd": schedule.PayloadMissing,
+		event.StatusMissing: schedule.PayloadMissing, event.StatusTooLarge: schedule.PayloadTooLarge,
+		"": schedule.PayloadMissing, "odd": schedule.PayloadMissing,
 	} {
 		e := firedEvent("none"+status, 1, nil)
 		e.Status = status
@@ -193,7 +212,7 @@ func TestConsumerTellsForeignIDsApart(t *testing.T) {
 	}
 }
 
-func TestConsumerBuriesWhatHardlyFits(t *testing.T) {
+func TestConsumerCutsLettersThatHardlyFit(t *testing.T) {
 	t.Parallel()
 	const maxPayload = 64 << 10
 	f := newFixture(t)
@@ -209,18 +228,21 @@ func TestConsumerBuriesWhatHardlyFits(t *testing.T) {
 	room := maxPayload - 64 - len(e.AppendJSON(nil))
 	e.Data = bytes.Repeat([]byte("7"), room-len(`"datacontenttype":"application/json",,"data":`))
 	f.request(retrySubject, e.AppendJSON(nil))
-	if letter := f.letters(1)[0]; letter.Data != nil || letter.Status != event.StatusTooLarge || letter.DeadReason != event.ReasonExhausted {
+	if letter := f.letters(1)[0]; letter.Data != nil || letter.Status != event.StatusTooLarge ||
+		letter.DeadReason != event.ReasonExhausted {
 		t.Errorf("dead letter without data %q, status %q, reason %q", letter.Data, letter.Status, letter.DeadReason)
 	}
 	e = firedEvent("2", 2, []byte("x"))
 	f.request(retrySubject, e.AppendJSON(nil), "Timer-Error", strings.Repeat(`"error" `, 7_900))
-	if letter := f.letters(2)[1]; string(letter.Data) != "x" || len(letter.LastError) > 1280 || !strings.HasPrefix(letter.LastError, `"error" "error"`) {
+	if letter := f.letters(2)[1]; string(letter.Data) != "x" || len(letter.LastError) > 1280 ||
+		!strings.HasPrefix(letter.LastError, `"error" "error"`) {
 		t.Errorf("dead letter with data %q, and error of %d bytes", letter.Data, len(letter.LastError))
 	}
 	garbage := bytes.Repeat([]byte{0xff}, maxPayload-100)
 	f.request(retrySubject, garbage)
 	letter := f.letters(3)[2]
-	if len(letter.Data) < len(garbage)/4 || !bytes.HasPrefix(garbage, letter.Data) || !strings.Contains(letter.DeadReason, fmt.Sprintf("of %d bytes", len(garbage))) {
+	if len(letter.Data) < len(garbage)/4 || !bytes.HasPrefix(garbage, letter.Data) ||
+		!strings.Contains(letter.DeadReason, fmt.Sprintf("of %d bytes", len(garbage))) {
 		t.Errorf("dead letter with %d bytes, reason %q", len(letter.Data), letter.DeadReason)
 	}
 	f.waitEmpty()

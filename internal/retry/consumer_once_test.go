@@ -106,7 +106,8 @@ func TestConsumerDiesBetweenSettingAndAcknowledging(t *testing.T) {
 
 	f.start("2h", mortal)
 	f.waitEmpty()
-	if pending, firing := f.schedule.Count(); pending != 1 || firing != 0 || !f.pending()[e.Key.String()].Due.Equal(due) {
+	if pending, firing := f.schedule.Count(); pending != 1 || firing != 0 ||
+		!f.pending()[e.Key.String()].Due.Equal(due) {
 		t.Errorf("%d pending and %d firing, want the one that was set: %v", pending, firing, f.pending())
 	}
 	// Ignored more than once if the acknowledgement took longer than AckWait.
@@ -140,7 +141,8 @@ func TestConsumerNeverClobbersANewerTimer(t *testing.T) {
 	f := newFixture(t)
 	f.start("1s", nil)
 	e := firedEvent("1", 1, []byte("older"))
-	if err := f.schedule.Client.FCall(t.Context(), "timer_set", []string{e.Key.String()}, "newer", "PX", 900).Err(); err != nil {
+	if err := f.schedule.Client.FCall(t.Context(), "timer_set", []string{e.Key.String()}, "newer", "PX",
+		900).Err(); err != nil {
 		t.Fatal(err)
 	}
 	f.request(retrySubject, e.AppendJSON(nil))
@@ -165,7 +167,8 @@ func TestConsumerRetriesAreCancelled(t *testing.T) {
 		e := firedEvent(name, 1, []byte("x"))
 		f.request(retrySubject, e.AppendJSON(nil))
 		f.waitEmpty()
-		if reply, err := f.schedule.Client.Do(t.Context(), append(cancel, e.Key.String())...).Result(); err != nil || reply != "cancelled" && reply != int64(1) {
+		if reply, err := f.schedule.Client.Do(t.Context(), append(cancel, e.Key.String())...).Result(); err != nil ||
+			reply != "cancelled" && reply != int64(1) {
 			t.Errorf("%s: %v, %v", name, reply, err)
 		}
 		hint := schedule.Hint{Kind: schedule.Gone, Key: e.Key.String()}
@@ -217,7 +220,8 @@ func TestConsumerForgetsOldRetries(t *testing.T) {
 	f := newFixture(t)
 	old := time.Now().Add(-50 * time.Hour).UnixMilli()
 	for i := range 10 {
-		if err := f.schedule.Client.Do(t.Context(), "ZADD", keys.Single.Retried(), old, fmt.Sprintf("old%d", i)).Err(); err != nil {
+		if err := f.schedule.Client.Do(t.Context(), "ZADD", keys.Single.Retried(), old,
+			fmt.Sprintf("old%d", i)).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -226,14 +230,15 @@ func TestConsumerForgetsOldRetries(t *testing.T) {
 	const n = 500
 	for i := range n {
 		e := firedEvent(fmt.Sprint(i), 1, []byte("x"))
-		if _, err := f.js.PublishMsgAsync(&nats.Msg{Subject: retrySubject, Data: e.AppendJSON(nil)}, jetstream.WithMsgID(e.ID)); err != nil {
+		if _, err := f.js.PublishMsgAsync(&nats.Msg{Subject: retrySubject, Data: e.AppendJSON(nil)},
+			jetstream.WithMsgID(e.ID)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	select {
 	case age := <-ages:
 		if age < 24*time.Hour || age > 25*time.Hour {
-			t.Errorf("forgets what is older than %s", age)
+			t.Errorf("forgets ids older than %s", age)
 		}
 	case <-time.After(patience):
 		t.Fatal("old retries are not forgotten")

@@ -24,7 +24,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// hookCounter counts what the hooks of consumers tell.
+// hookCounter counts the calls of consumers' hooks.
 type hookCounter struct {
 	mu                                     sync.Mutex
 	retried, ignored, malformed, exhausted int
@@ -104,7 +104,8 @@ func (f *fixture) start(rule string, configure func(*retry.Consumer)) *running {
 
 func (f *fixture) startAt(url string, retrier retry.Retrier, rule string, configure func(*retry.Consumer)) *running {
 	f.t.Helper()
-	nc, err := nats.Connect(url, append(connect.NATSOptions(), nats.ReconnectWait(10*time.Millisecond), nats.ReconnectJitter(0, 0))...)
+	nc, err := nats.Connect(url, append(connect.NATSOptions(), nats.ReconnectWait(10*time.Millisecond),
+		nats.ReconnectJitter(0, 0))...)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -141,10 +142,10 @@ func (f *fixture) startAt(url string, retrier retry.Retrier, rule string, config
 	return c
 }
 
-// mortal configures a consumer of a test in which some die: what they have fetched comes again soon.
+// mortal configures a consumer of a test in which some die: their fetched requests come again soon.
 func mortal(c *retry.Consumer) { c.AckWait = time.Second }
 
-// stop ends the consumer as SIGTERM does, and kill as a crash: what it still does never reaches NATS.
+// stop ends the consumer as SIGTERM does, and kill like a crash: its further work never reaches NATS.
 func (c *running) stop() {
 	c.t.Helper()
 	c.cancel()
@@ -216,7 +217,7 @@ func (f *fixture) waitEmpty() {
 	}, "an empty TIMERS_RETRY")
 }
 
-// pending returns the pending timers by key; those that wait beside another one are not among them.
+// pending returns the pending timers by key; timers that wait beside another one are left out.
 func (f *fixture) pending() map[string]query.Timer {
 	f.t.Helper()
 	all := map[string]query.Timer{}
@@ -234,7 +235,7 @@ func (f *fixture) pending() map[string]query.Timer {
 	return all
 }
 
-// letters waits for n dead letters and checks what holds for every one.
+// letters waits for n dead letters and checks the rules for every one.
 func (f *fixture) letters(n int) []event.Event {
 	f.t.Helper()
 	c := testenv.Collect(f.t, f.js, "TIMERS_DEAD")
@@ -244,7 +245,8 @@ func (f *fixture) letters(n int) []event.Event {
 		if err != nil {
 			f.t.Fatalf("dead letter %q: %v", m.Data, err)
 		}
-		if e.Type != event.TypeDead || e.DeadReason == "" || m.ID() != e.ID || m.Subject != e.Key.Subject("timers", keys.Dead) ||
+		if e.Type != event.TypeDead || e.DeadReason == "" || m.ID() != e.ID ||
+			m.Subject != e.Key.Subject("timers", keys.Dead) ||
 			m.Header.Get("Content-Type") != event.ContentType {
 			f.t.Errorf("dead letter %s with headers %v on %s", m.Data, m.Header, m.Subject)
 		}
@@ -270,25 +272,30 @@ func TestConsumerSetsTheTimerAgain(t *testing.T) {
 		if !ok || p.Attempt != attempt+2 || string(p.Payload) != `{"order": 42}` {
 			t.Fatalf("after attempt %d: %+v, %v", attempt+1, p, ok)
 		}
-		if stored := p.Due.Add(-delay); stored.Before(before.Truncate(time.Millisecond)) || stored.After(after.Add(2*time.Millisecond)) {
+		if stored := p.Due.Add(-delay); stored.Before(before.Truncate(time.Millisecond)) ||
+			stored.After(after.Add(2*time.Millisecond)) {
 			t.Errorf("due %s after the request, want %s", p.Due.Sub(before), delay)
 		}
-		if at, err := f.schedule.Client.PExpireTime(t.Context(), e.Key.String()).Result(); err != nil || at.Milliseconds() != p.Due.UnixMilli() {
+		if at, err := f.schedule.Client.PExpireTime(t.Context(), e.Key.String()).Result(); err != nil ||
+			at.Milliseconds() != p.Due.UnixMilli() {
 			t.Errorf("the trigger key runs out at %d, %v, want %d", at.Milliseconds(), err, p.Due.UnixMilli())
 		}
 	}
 	e := firedEvent("last", 4, []byte("x"))
 	f.request(retrySubject, e.AppendJSON(nil), "Timer-Error", "502 from the merchant")
 	letter := f.letters(1)[0]
-	if letter.ID != e.ID || letter.Key != e.Key || letter.Attempt != 4 || letter.MaxAttempts != 4 || letter.DeadReason != event.ReasonExhausted ||
-		letter.LastError != "502 from the merchant" || string(letter.Data) != "x" || !letter.Due.Equal(e.Due) || letter.Trigger != "deadline" {
+	if letter.ID != e.ID || letter.Key != e.Key || letter.Attempt != 4 || letter.MaxAttempts != 4 ||
+		letter.DeadReason != event.ReasonExhausted ||
+		letter.LastError != "502 from the merchant" || string(letter.Data) != "x" || !letter.Due.Equal(e.Due) ||
+		letter.Trigger != "deadline" {
 		t.Errorf("dead letter %+v", letter)
 	}
 	f.waitEmpty()
 	if pending, firing := f.schedule.Count(); pending != 3 || firing != 0 {
 		t.Errorf("%d pending and %d firing, want 3 and 0", pending, firing)
 	}
-	if retried, ignored, malformed, exhausted := f.hooks.counts(); retried != 3 || ignored+malformed != 0 || exhausted != 1 {
+	if retried, ignored, malformed, exhausted := f.hooks.counts(); retried != 3 || ignored+malformed != 0 ||
+		exhausted != 1 {
 		t.Errorf("hooks counted %d, %d, %d, %d", retried, ignored, malformed, exhausted)
 	}
 }

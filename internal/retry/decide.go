@@ -11,34 +11,34 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// DeadClass classes why timerd made a dead letter.
+// DeadClass is the class of a dead letter's reason.
 type DeadClass string
 
 // The classes of dead letters.
 const (
 	DeadExhausted DeadClass = "exhausted" // the attempts are used up
-	DeadMalformed DeadClass = "malformed" // the request makes no sense
+	DeadMalformed DeadClass = "malformed" // the request is malformed
 )
 
 // decision is the outcome of a request: a dead letter, or else a retry.
 type decision struct {
 	retry  schedule.Retry
 	letter *deadLetter
-	// postponed says of a retry that it is the same attempt again.
+	// postponed is set for a retry of the same attempt.
 	postponed bool
 	// refuse returns the dead letter of a retry that cannot be set, for a reason.
 	refuse func(reason string) *deadLetter
 }
 
-// deadLetter is an event to publish as a dead letter.
+// deadLetter is a dead letter to publish, with the place of its request.
 type deadLetter struct {
 	event   event.Event
 	class   DeadClass
-	request string // where the request is
+	request string // the place of the request
 }
 
-// decide says what becomes of a request. It says the same of the same request always, as long as the policies and the
-// payload limit, in bytes, stay the same.
+// decide returns the decision about a request. The same request always gets the same decision, as long as the policies
+// and the payload limit, in bytes, stay the same.
 func decide(prefix string, policies policy.Rules[policy.Retry], maxPayload int, request event.Stored) decision {
 	letterOf := func(e event.Event, class DeadClass, reason string) *deadLetter {
 		e.DeadReason, e.LastError = reason, strings.Join(request.Values(event.ErrorHeader), "; ")
@@ -49,11 +49,12 @@ func decide(prefix string, policies policy.Rules[policy.Retry], maxPayload int, 
 	}
 	e, err := parse(prefix, request)
 	if err != nil {
-		return bury(request.StandIn(prefix, keys.Retry), DeadMalformed, event.ReasonMalformed+event.ClipText(err.Error()))
+		return bury(request.StandIn(prefix, keys.Retry), DeadMalformed,
+			event.ReasonMalformed+event.ClipText(err.Error()))
 	}
 	refuse := func(reason string) *deadLetter {
 		refused := e
-		refused.ID = event.RefusedID(request) // the event's own is for the letter of when its attempts are used up
+		refused.ID = event.RefusedID(request) // the event's own id is for the letter after its last attempt
 		return letterOf(refused, DeadMalformed, event.ReasonRefused+event.ClipText(reason))
 	}
 	asked, err := readAsked(request)
@@ -82,7 +83,8 @@ func decide(prefix string, policies policy.Rules[policy.Retry], maxPayload int, 
 	}
 	due := schedule.MillisOf(request.Time.Add(delay + time.Millisecond - time.Nanosecond)) // rounded up
 	if asked.postponed {
-		// It keeps its attempt, so it needs a due time that none of its firings had, whatever the clocks say.
+		// The retry keeps its attempt, so it needs a due time that no firing of the timer has had, whatever the clocks
+		// show.
 		due = max(due, min(schedule.MillisOf(e.Due)+1, schedule.MillisOf(request.Time.Add(policy.Longest))))
 	}
 	again := setAgain(e, event.RetryID(e), due, attempt)
@@ -97,19 +99,20 @@ func parse(prefix string, request event.Stored) (event.Event, error) {
 		return event.Event{}, err
 	}
 	if subject := e.Key.Subject(prefix, keys.Retry); subject != request.Subject {
-		return event.Event{}, fmt.Errorf("event: of the timer %q, whose retries belong on %s", event.ClipText(e.Key.String()), subject)
+		return event.Event{}, fmt.Errorf("event: its timer is %q, and retries of that timer belong on %s",
+			event.ClipText(e.Key.String()), subject)
 	}
 	return e, nil
 }
 
-// asked is when a request asks for the timer.
+// asked has the times that a request asks for.
 type asked struct {
 	own       *time.Duration // the delay; nil for the policy's
-	least     *time.Duration // below which the policy's may not be
+	least     *time.Duration // the lower limit of the policy's delay
 	postponed bool           // the same attempt again; own is given
 }
 
-// readAsked reads it from the headers.
+// readAsked reads the headers of a request.
 func readAsked(request event.Stored) (a asked, err error) {
 	if a.own, err = readDelay(request, event.DelayHeader); err != nil {
 		return a, err
@@ -118,13 +121,14 @@ func readAsked(request event.Stored) (a asked, err error) {
 		return a, err
 	}
 	if a.own != nil && a.least != nil {
-		return a, fmt.Errorf("%s and %s are given together: want one of them", event.DelayHeader, event.LeastDelayHeader)
+		return a, fmt.Errorf("%s and %s are given together: want one of them", event.DelayHeader,
+			event.LeastDelayHeader)
 	}
 	a.postponed, err = isPostponed(request, a.own)
 	return a, err
 }
 
-// readDelay returns the delay that a request gives in a header, nil if it gives none.
+// readDelay returns the delay in a header, nil if the header is missing.
 func readDelay(request event.Stored, header string) (*time.Duration, error) {
 	values := request.Values(header)
 	if len(values) == 0 {
@@ -143,7 +147,7 @@ func readDelay(request event.Stored, header string) (*time.Duration, error) {
 	return &d, nil
 }
 
-// isPostponed tells whether a request, with a delay of its own or nil, asks for the same attempt again.
+// isPostponed reports whether a request asks for the same attempt again. own is its delay, or nil.
 func isPostponed(request event.Stored, own *time.Duration) (bool, error) {
 	values := request.Values(event.PostponeHeader)
 	switch {
@@ -159,8 +163,8 @@ func isPostponed(request event.Stored, own *time.Duration) (bool, error) {
 	return true, nil
 }
 
-// Replay returns what sets the timer of a dead letter again, due at the given time as attempt 1. However often one
-// letter is replayed, its timer is set once, for as long as retries are remembered: a day at least. It fires however late,
+// Replay returns the retry that sets a dead letter's timer again, due at the given time as attempt 1. However often a
+// letter is replayed, its timer is set once while retries are remembered: for a day at least. It fires however late,
 // and so do its retries: that is the purpose of a replay.
 func Replay(e event.Event, due schedule.Millis) schedule.Retry {
 	r := setAgain(e, event.ReplayID(e), due, 1)
@@ -169,7 +173,7 @@ func Replay(e event.Event, due schedule.Millis) schedule.Retry {
 	return r
 }
 
-// setAgain returns what sets the timer of an event again, once for each id.
+// setAgain returns the retry that sets an event's timer again, once for each id.
 func setAgain(e event.Event, id string, due schedule.Millis, attempt int) schedule.Retry {
 	first, firstAttempt := e.First()
 	r := schedule.Retry{

@@ -14,12 +14,13 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// FuzzDecide checks that every message becomes either a retry or a dead letter, that a retry is what the event asks
-// for, and that a dead letter is an event again and keeps the content.
+// FuzzDecide checks that every message becomes either a retry or a dead letter, that a retry matches its event, and
+// that a dead letter is an event again and keeps the content.
 func FuzzDecide(f *testing.F) {
 	k := keys.Key{App: "app1", Module: "trans", Type: "notice", ID: "1"}
 	good := event.Event{
-		ID: keys.EventID(k.String(), 1_763_629_200_000, 1), Type: event.TypeFired, Key: k, Due: time.UnixMilli(1_763_629_200_000),
+		ID: keys.EventID(k.String(), 1_763_629_200_000, 1), Type: event.TypeFired, Key: k,
+		Due:     time.UnixMilli(1_763_629_200_000),
 		Attempt: 1, MaxAttempts: 3, Trigger: "deadline", Data: []byte(`{"order": 42}`),
 	}
 	text := string(good.AppendJSON(nil))
@@ -41,7 +42,8 @@ func FuzzDecide(f *testing.F) {
 		if rest, ok := strings.CutPrefix(subject, "timers.retry."); !ok || rest == "" {
 			return // not in the stream
 		}
-		r := event.Stored{Subject: subject, Header: nats.Header{}, Data: data, Stream: "TIMERS_RETRY", Seq: 7, Time: stored}
+		r := event.Stored{Subject: subject, Header: nats.Header{}, Data: data, Stream: "TIMERS_RETRY", Seq: 7,
+			Time: stored}
 		if delay != "" {
 			r.Header[event.DelayHeader] = []string{delay}
 		}
@@ -65,7 +67,8 @@ func checkRetry(t *testing.T, r schedule.Retry, data []byte, stored time.Time) {
 	if err != nil {
 		t.Fatalf("a retry of no event: %v", err)
 	}
-	if r.Key != e.Key || r.Attempt != e.Attempt+1 || r.Attempt > 3 || r.EventID == "" || !bytes.Equal(r.Payload, e.Data) ||
+	if r.Key != e.Key || r.Attempt != e.Attempt+1 || r.Attempt > 3 || r.EventID == "" ||
+		!bytes.Equal(r.Payload, e.Data) ||
 		(r.Status == schedule.PayloadPresent) != (e.Data != nil) {
 		t.Errorf("%+v of %s", r, data)
 	}
@@ -84,12 +87,14 @@ func checkLetter(t *testing.T, l *deadLetter, data []byte) {
 		if err != nil {
 			t.Fatalf("%s: %v", form.Data, err)
 		}
-		if e.ID != event.MessageID(l.event.ID) || form.Header[event.MsgIDHeader][0] != e.ID || form.Subject != l.event.Key.Subject("timers", keys.Dead) ||
+		if e.ID != event.MessageID(l.event.ID) || form.Header[event.MsgIDHeader][0] != e.ID ||
+			form.Subject != l.event.Key.Subject("timers", keys.Dead) ||
 			e.Type != event.TypeDead || e.DeadReason == "" || e.Key != l.event.Key {
 			t.Errorf("letter %s", form.Data)
 		}
 		first := smaller < 0
-		if first && strings.HasPrefix(e.DeadReason, event.ReasonMalformed) && (e.Data == nil || !bytes.Equal(e.Data, data)) {
+		if first && strings.HasPrefix(e.DeadReason, event.ReasonMalformed) &&
+			(e.Data == nil || !bytes.Equal(e.Data, data)) {
 			t.Errorf("content %q became %q", data, e.Data)
 		}
 		smaller = len(form.Data)

@@ -29,11 +29,13 @@ func TestPostponedIsDueLaterThanBefore(t *testing.T) {
 		{2 * policy.Longest, schedule.MillisOf(stored.Add(policy.Longest))},
 	} {
 		e := event.Event{
-			ID: keys.EventID(k.String(), stored.Add(test.ahead).UnixMilli(), 2), Type: event.TypeFired, Key: k, Time: stored, Due: stored.Add(test.ahead),
+			ID: keys.EventID(k.String(), stored.Add(test.ahead).UnixMilli(), 2), Type: event.TypeFired, Key: k,
+			Time: stored, Due: stored.Add(test.ahead),
 			Attempt: 2, MaxAttempts: 3, Trigger: "deadline", Data: []byte("x"),
 		}
 		d := decide("timers", nil, schedule.DefaultMaxPayload, event.Stored{
-			Subject: "timers.retry.app1.trans.notice", Data: e.AppendJSON(nil), Stream: "TIMERS_RETRY", Seq: 7, Time: stored,
+			Subject: "timers.retry.app1.trans.notice", Data: e.AppendJSON(nil), Stream: "TIMERS_RETRY", Seq: 7,
+			Time:   stored,
 			Header: nats.Header{event.PostponeHeader: {event.Postponed}, event.DelayHeader: {"100ms"}},
 		})
 		if d.letter != nil || !d.postponed || d.retry.Due != test.want || d.retry.Attempt != 2 {
@@ -42,8 +44,8 @@ func TestPostponedIsDueLaterThanBefore(t *testing.T) {
 	}
 }
 
-// A consumer may ask for patience, and cannot use up its attempts by asking for none: the policy's delay counts where it
-// is longer.
+// A consumer may ask for patience, and cannot use up its attempts by asking for none: the policy's delay counts where
+// it is longer.
 func TestLeastDelayNeverShortensThePolicy(t *testing.T) {
 	t.Parallel()
 	policies, err := policy.ParseRetries("*=1m,1h")
@@ -69,17 +71,20 @@ func TestLeastDelayNeverShortensThePolicy(t *testing.T) {
 		{nats.Header{event.LeastDelayHeader: {"1s", "2s"}}, 1, 0},
 	} {
 		e := event.Event{
-			ID: keys.EventID(k.String(), stored.UnixMilli(), test.attempt), Type: event.TypeFired, Key: k, Time: stored, Due: stored,
+			ID: keys.EventID(k.String(), stored.UnixMilli(), test.attempt), Type: event.TypeFired, Key: k, Time: stored,
+			Due:     stored,
 			Attempt: test.attempt, MaxAttempts: 3, Trigger: "deadline", Data: []byte("x"),
 		}
 		d := decide("timers", policies, schedule.DefaultMaxPayload, event.Stored{
-			Subject: "timers.retry.app1.trans.notice", Data: e.AppendJSON(nil), Stream: "TIMERS_RETRY", Seq: 7, Time: stored, Header: test.header,
+			Subject: "timers.retry.app1.trans.notice", Data: e.AppendJSON(nil), Stream: "TIMERS_RETRY", Seq: 7,
+			Time: stored, Header: test.header,
 		})
 		if test.want == 0 {
 			if d.letter == nil {
 				t.Errorf("%v of attempt %d: %+v, want a dead letter", test.header, test.attempt, d.retry)
 			}
-		} else if d.letter != nil || d.retry.Due != schedule.MillisOf(stored.Add(test.want)) || d.retry.Attempt != test.attempt+1 {
+		} else if d.letter != nil || d.retry.Due != schedule.MillisOf(stored.Add(test.want)) ||
+			d.retry.Attempt != test.attempt+1 {
 			t.Errorf("%v of attempt %d: %+v, want it after %v", test.header, test.attempt, d, test.want)
 		}
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// part is one of the things that a Consumer depends on, each with a fault of its own.
+// part is a dependency of a Consumer, with a fault of its own.
 type part int
 
 const (
@@ -21,15 +21,15 @@ const (
 	parts
 )
 
-// fault is why a part does not work; the zero value says that it does.
+// fault is the reason why a part does not work; the zero value means that it works.
 type fault struct {
 	err    error
 	since  time.Time
-	worked time.Time // when the last call that worked began
+	worked time.Time // the beginning of the last successful call
 }
 
-// note keeps whether a part works, by a call that began at the given time, and logs each change. A failure tells
-// nothing if a later call has worked.
+// note sets whether a part works, from the result of a call that began at the given time, and logs each change. It
+// ignores a failure if a later call succeeded.
 func (c *Consumer) note(part part, began time.Time, err error) {
 	err = diag.Plain(err)
 	c.mu.Lock()
@@ -49,25 +49,25 @@ func (c *Consumer) note(part part, began time.Time, err error) {
 	}
 }
 
-// tellFault logs that a part does not work. Requests do not wait for old ids to be forgotten.
+// tellFault logs that a part does not work. If ids of old retries cannot be removed, requests do not wait.
 func (c *Consumer) tellFault(part part, err error) {
 	if part == partTrim {
-		c.Logger.Warn("ids of old retries cannot be removed for now", "err", err)
+		c.Logger.Warn("cannot remove the ids of old retries", "err", err)
 		return
 	}
 	c.Logger.Warn("retry consumer is delayed, requests wait", "source", part.String(), "err", err)
 }
 
-// tellRecovery logs that a part works again, after how long.
+// tellRecovery logs that a part works again, with the duration of the fault.
 func (c *Consumer) tellRecovery(part part, after time.Duration) {
 	if part == partTrim {
-		c.Logger.Info("ids of old retries are removed again", "after", after)
+		c.Logger.Info("removing the ids of old retries works again", "after", after)
 		return
 	}
 	c.Logger.Info("retry consumer works again", "source", part.String(), "after", after)
 }
 
-// String names what a part does, for the log.
+// String names the part's work, for the log.
 func (p part) String() string {
 	return [parts]string{
 		partConsumer: "fetching requests",
@@ -77,13 +77,13 @@ func (p part) String() string {
 	}[p]
 }
 
-// held tells whether nothing can be done for any request, because the only Redis there is does not answer.
+// held reports whether no request can be carried out, because the only Redis does not answer.
 func (c *Consumer) held() bool {
 	return c.timersOn("").State(laneOfTimer(keys.Single)).Failing
 }
 
-// isRedisBack tells whether requests may be fetched. While fetching waits it asks Redis, by what is to be done now and
-// then anyway: requests that are fetched only to be given back come later.
+// isRedisBack reports whether requests may be fetched. While fetching waits, it asks Redis with a trim, which is needed
+// now and then anyway. Fetching requests just to give them back would delay them.
 func (c *Consumer) isRedisBack(ctx context.Context) bool {
 	if !c.held() {
 		return true
@@ -98,8 +98,7 @@ func (c *Consumer) isRedisBack(ctx context.Context) bool {
 	return true
 }
 
-// lookForRest takes faults back that only a request could show to be over, if no request waits: somebody else has
-// carried them out.
+// lookForRest clears the faults that only a request could clear, if no request waits: others have carried them out.
 func (c *Consumer) lookForRest(ctx context.Context) {
 	if c.fault(partRedis, partDead, partAck) == nil {
 		return
@@ -115,7 +114,7 @@ func (c *Consumer) lookForRest(ctx context.Context) {
 	}
 }
 
-// fault returns what is wrong with the first of some parts that does not work.
+// fault returns the fault of the first failing part.
 func (c *Consumer) fault(parts ...part) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -127,8 +126,8 @@ func (c *Consumer) fault(parts ...part) error {
 	return nil
 }
 
-// Healthy returns nil while retry requests are carried out as far as is known, and otherwise what does not work. It
-// answers from memory and may be called at any time.
+// Healthy returns nil while retry requests are carried out, as far as known, and otherwise the fault. It answers from
+// memory and may be called at any time.
 func (c *Consumer) Healthy() error {
 	c.mu.Lock()
 	state := c.state
@@ -138,7 +137,7 @@ func (c *Consumer) Healthy() error {
 	case state == stopped:
 		return errors.New("the retry consumer has stopped")
 	case fault == nil && state == starting:
-		return errors.New("the retry consumer has no consumer in JetStream yet")
+		return errors.New("the retry consumer does not exist in JetStream yet")
 	}
 	return fault
 }

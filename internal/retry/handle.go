@@ -15,14 +15,14 @@ import (
 )
 
 const (
-	// extensions is how often within AckWait JetStream is told that a request is being worked on.
+	// extensions is the number of times within AckWait that JetStream is told of work on a request.
 	extensions = 3
-	// tellEvery is how long nothing more is logged of requests that are set aside.
+	// tellEvery is the least interval between log lines about requests set aside.
 	tellEvery = time.Minute
 )
 
-// handle tries one request once, and has it acknowledged or given back. It tries none after ctx has ended; work ends a
-// try that is under way.
+// handle tries one request once. Then it acknowledges the request or gives it back. After the end of ctx it starts no
+// try; the end of work ends a running try.
 func (c *Consumer) handle(ctx, work context.Context, msg jetstream.Msg) {
 	meta, err := msg.Metadata()
 	if err != nil {
@@ -49,7 +49,8 @@ func (c *Consumer) handle(ctx, work context.Context, msg jetstream.Msg) {
 	result, failed := c.carryOut(work, d)
 	stop()
 	if failed != nil {
-		c.OnFailed(*failed, msg.Headers().Get(event.ConsumerHeader), meta.Timestamp)
+		c.OnFailed(streams.Failure{Key: *failed, Consumer: msg.Headers().Get(event.ConsumerHeader), At: meta.Timestamp,
+			Error: msg.Headers().Get(event.ErrorHeader)})
 	}
 	switch {
 	case result == carriedOut:
@@ -61,16 +62,17 @@ func (c *Consumer) handle(ctx, work context.Context, msg jetstream.Msg) {
 	}
 }
 
-// outcome is what became of a request.
+// outcome is the result of a request.
 type outcome int
 
 const (
 	carriedOut outcome = iota
-	crowded            // not tried, for too many others are in lanes without trust
-	failing            // it failed, or its lane does
+	crowded            // not tried: too many others are in unproven lanes
+	failing            // it failed, or its lane is failing
 )
 
-// keep has JetStream keep a request from being delivered elsewhere until stop is called.
+// keep tells JetStream again and again that a request is in work, so that it is not delivered elsewhere, until stop is
+// called.
 func (c *Consumer) keep(msg jetstream.Msg) (stop func()) {
 	stopped := make(chan struct{})
 	go func() {
@@ -79,7 +81,7 @@ func (c *Consumer) keep(msg jetstream.Msg) (stop func()) {
 		for {
 			select {
 			case <-tick.C:
-				_ = msg.InProgress() // or it is delivered again, which does no harm
+				_ = msg.InProgress() // otherwise it is delivered again, which does no harm
 			case <-stopped:
 				return
 			}
@@ -88,7 +90,7 @@ func (c *Consumer) keep(msg jetstream.Msg) (stop func()) {
 	return func() { close(stopped) }
 }
 
-// carryOut does what was decided about a request. failed is the key of a timer whose attempt has failed with it, nil for none.
+// carryOut carries out a decision. failed is the key of the timer if an attempt failed, and nil otherwise.
 func (c *Consumer) carryOut(work context.Context, d decision) (result outcome, failed *keys.Key) {
 	if d.letter != nil {
 		if result = c.bury(work, d.letter); result == carriedOut && d.letter.class == DeadExhausted {
@@ -124,7 +126,8 @@ func (c *Consumer) carryOut(work context.Context, d decision) (result outcome, f
 		} else {
 			failed = &key
 		}
-		c.Logger.Debug("timer is set again", "key", key.String(), "due_at", due.Time(), "attempt", d.retry.Attempt, "source", source)
+		c.Logger.Debug("set the timer again", "key", key.String(), "due_at", due.Time(), "attempt", d.retry.Attempt,
+			"source", source)
 		c.countSet(key, due, d.postponed)
 	default:
 		c.OnIgnored()
@@ -145,15 +148,15 @@ func (c *Consumer) bury(work context.Context, l *deadLetter) outcome {
 	return result
 }
 
-// verdict is what the outcome of a try is about: which part of what a Consumer depends on works or does not, and what it says of
-// the lane, and of the lane of the server above it.
+// verdict is the meaning of a try: for a part that the Consumer depends on, for the request's lane, and for the lane of
+// the server above that lane.
 type verdict struct {
 	part   part // parts for none
 	lane   lanes.Says
 	server lanes.Says
 }
 
-// judgeRedis tells what a call to Redis for a timer of a partition says.
+// judgeRedis returns the verdict on a call to Redis for a timer of a partition.
 func (c *Consumer) judgeRedis(p keys.Partition, err error) verdict {
 	switch {
 	case err == nil:
@@ -161,16 +164,16 @@ func (c *Consumer) judgeRedis(p keys.Partition, err error) verdict {
 	case schedule.IsMoving(err):
 		return verdict{parts, lanes.Fails, lanes.Works}
 	case schedule.IsRefused(err):
-		return verdict{partRedis, lanes.Nothing, lanes.Works} // the answer came at once, and others may get another one
+		return verdict{partRedis, lanes.Nothing, lanes.Works} // Redis answers; other requests may get another answer
 	case schedule.IsClusterDown(err):
-		return verdict{parts, lanes.Fails, lanes.Nothing} // some server says so of the slot
+		return verdict{parts, lanes.Fails, lanes.Nothing} // some server reports that about the slot
 	case p != keys.Single:
 		return verdict{parts, lanes.Nothing, lanes.Fails}
 	}
 	return verdict{partRedis, lanes.Fails, lanes.Nothing}
 }
 
-// judgeLetter tells what the publishing of a dead letter says. A subject that is denied has no answer.
+// judgeLetter returns the verdict on publishing a dead letter. A denied subject gets no answer.
 func judgeLetter(err error) verdict {
 	v := verdict{part: parts, lane: lanes.Fails}
 	var refused jetstream.JetStreamError
@@ -183,8 +186,8 @@ func judgeLetter(err error) verdict {
 	return v
 }
 
-// timersOn returns the window of the requests for timers on a server, an empty text where there is only one. Those for a slow
-// server leave the others' room for slots that nothing is known of.
+// timersOn returns the window of requests for timers on a server; the name is empty if it is the only server. Each
+// server has its own window, so requests for a slow server do not take the room for other servers' unproven slots.
 func (c *Consumer) timersOn(server string) *lanes.Window {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -196,15 +199,15 @@ func (c *Consumer) timersOn(server string) *lanes.Window {
 	return w
 }
 
-// passage is a lane that a request passes through. What one request meets with, others may not: a slot of a Redis Cluster that
-// is on the move, dead letters of a subject that NATS refuses, a full stream of dead letters. So each request is of a lane, of
-// those that fail together: the subject of its dead letter, or else its key's part of the schedule. Above the latter there are
-// lanes by server, each of which may fill half of the window at most: a server that does not answer is one failure, not one for
-// each of its slots. Requests that may not be tried are given back.
+// passage is a lane that a request passes through. A request may fail alone: its slot of a Redis Cluster is moving,
+// NATS refuses the subject of its dead letter, or the stream of dead letters is full. So requests that fail together
+// share a lane: the subject of the dead letter, or else the key's partition. Above the partitions are lanes by server,
+// each for half of the window at most: a silent server is one failure, not one for each of its slots. A request that a
+// lane does not admit is given back.
 type passage struct {
 	of   *lanes.Window
 	name string
-	on   *lanes.Lane // once it has entered
+	on   *lanes.Lane // set after enter
 }
 
 // laneOfServer returns the lane of all requests to set timers again on a server.
@@ -216,7 +219,8 @@ func laneOfTimer(p keys.Partition) string { return "redis " + p.Prefix() }
 // laneOfLetter returns the lane of a request that becomes a dead letter.
 func laneOfLetter(prefix string, e *event.Event) string { return e.Key.Subject(prefix, keys.Dead) }
 
-// enter has a request enter all lanes that it passes through, of which the last is its own, or none. Then result says why.
+// enter enters the lanes of all passages for a request. The last passage is the request's own lane. If a lane refuses,
+// enter leaves the lanes entered before and returns the reason.
 func enter(through []passage, window int) (result outcome) {
 	for i := range through {
 		p := &through[i]
@@ -233,7 +237,8 @@ func enter(through []passage, window int) (result outcome) {
 	return carriedOut
 }
 
-// leave has it leave them with what its try says. It returns the name of one of which it is news that it fails, or an empty text.
+// leave leaves the lanes of a request, with the verdict of its try. It returns the name of a newly failing lane, or an
+// empty text.
 func leave(through []passage, v verdict) (news string) {
 	for i, p := range through {
 		says := v.lane
@@ -247,7 +252,7 @@ func leave(through []passage, v verdict) (news string) {
 	return news
 }
 
-// try does something once for a request, if its lanes let it.
+// try calls do once for a request, if the lanes of the request admit it.
 func (c *Consumer) try(work context.Context, through []passage, do func(context.Context) (verdict, error)) outcome {
 	result := enter(through, c.Window)
 	if result == failing && !c.held() {
@@ -261,7 +266,7 @@ func (c *Consumer) try(work context.Context, through []passage, do func(context.
 	v, err := do(ctx)
 	cancel()
 	if err != nil && work.Err() != nil {
-		v = verdict{part: parts} // it was cut short
+		v = verdict{part: parts} // it was interrupted
 	}
 	news := leave(through, v)
 	if v.part != parts {
@@ -279,7 +284,7 @@ func (c *Consumer) try(work context.Context, through []passage, do func(context.
 	return failing
 }
 
-// logParked logs that requests of a lane wait, once a minute for all lanes.
+// logParked logs that requests of a lane are set aside, once a minute for all lanes.
 func (c *Consumer) logParked(name string, err error) {
 	c.mu.Lock()
 	now := time.Now()
@@ -289,7 +294,8 @@ func (c *Consumer) logParked(name string, err error) {
 	}
 	c.mu.Unlock()
 	if !quiet {
-		c.Logger.Warn("retry requests are set aside: one of them at a time is tried; all others are carried out", "source", name, "err", err)
+		c.Logger.Warn("some retry requests are set aside: one of them at a time is retried; all others are carried out",
+			"source", name, "err", err)
 	}
 }
 
@@ -297,10 +303,10 @@ func (c *Consumer) logParked(name string, err error) {
 func (c *Consumer) reportBuried(l *deadLetter) {
 	e := &l.event
 	if l.class == DeadExhausted {
-		c.Logger.Warn("attempts are used up, the timer is a dead letter", "key", e.Key.String(), "due_at", e.Due,
+		c.Logger.Warn("no attempts left: the timer is a dead letter", "key", e.Key.String(), "due_at", e.Due,
 			"attempt", e.Attempt, "err", event.ClipText(e.LastError))
 	} else {
-		c.Logger.Warn("malformed retry request is a dead letter", "source", l.request, "err", e.DeadReason)
+		c.Logger.Warn("malformed retry request: it is a dead letter", "source", l.request, "err", e.DeadReason)
 	}
 	c.OnBuried(l.class)
 }

@@ -7,13 +7,14 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// A server that works may fill half of the window, whatever lanes its requests are of.
+// Requests for one working server may fill half of the window, in any lanes.
 func TestNoServerFillsTheWindow(t *testing.T) {
 	t.Parallel()
 	const window = 32
 	c := NewConsumer(nil, nil)
 	through := func(server string, slot int) []passage {
-		return []passage{{of: c.servers, name: laneOfServer(server)}, {of: c.timersOn(server), name: laneOfTimer(keys.SlotPartition(slot))}}
+		return []passage{{of: c.servers, name: laneOfServer(server)},
+			{of: c.timersOn(server), name: laneOfTimer(keys.SlotPartition(slot))}}
 	}
 	works := verdict{lane: lanes.Works, server: lanes.Works}
 	carryOut := func(server string, slot int, v verdict) outcome {

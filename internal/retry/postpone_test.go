@@ -10,6 +10,7 @@ import (
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/retry"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -43,7 +44,8 @@ func TestConsumerPostpones(t *testing.T) {
 		if p.Attempt != attempt || string(p.Payload) != "x" {
 			t.Fatalf("attempt %d became %+v", attempt, p)
 		}
-		if stored := p.Due.Add(-90 * time.Second); stored.Before(before.Truncate(time.Millisecond)) || stored.After(after.Add(2*time.Millisecond)) {
+		if stored := p.Due.Add(-90 * time.Second); stored.Before(before.Truncate(time.Millisecond)) ||
+			stored.After(after.Add(2*time.Millisecond)) {
 			t.Errorf("due %s after the request, want 90s", p.Due.Sub(before))
 		}
 	}
@@ -65,8 +67,10 @@ func TestConsumerPostpones(t *testing.T) {
 		}
 	}
 	f.waitEmpty()
-	if retried, ignored, malformed, exhausted := f.hooks.counts(); retried+ignored+malformed+exhausted != 0 || len(postponed) != 4+times {
-		t.Errorf("hooks counted %d, %d, %d, %d, and %d postponed; want those alone, %d", retried, ignored, malformed, exhausted, len(postponed), 4+times)
+	if retried, ignored, malformed, exhausted := f.hooks.counts(); retried+ignored+malformed+exhausted != 0 ||
+		len(postponed) != 4+times {
+		t.Errorf("hooks counted %d, %d, %d, %d, and %d postponed; want those alone, %d", retried, ignored, malformed,
+			exhausted, len(postponed), 4+times)
 	}
 }
 
@@ -125,7 +129,8 @@ func TestConsumerNeverClobbersByPostponing(t *testing.T) {
 	f := newFixture(t)
 	f.start("1s", nil)
 	e := firedEvent("1", 1, []byte("older"))
-	if err := f.schedule.Client.FCall(t.Context(), "timer_set", []string{e.Key.String()}, "newer", "PX", 900).Err(); err != nil {
+	if err := f.schedule.Client.FCall(t.Context(), "timer_set", []string{e.Key.String()}, "newer", "PX",
+		900).Err(); err != nil {
 		t.Fatal(err)
 	}
 	f.postpone(e, "900ms")
@@ -160,8 +165,10 @@ func TestConsumerBuriesBadPostponements(t *testing.T) {
 		}
 		f.waitEmpty()
 		letter := f.letters(i + 1)[i]
-		if !strings.HasPrefix(letter.DeadReason, event.ReasonRefused+"Timer-") || len(letter.DeadReason) > 1400 || letter.Key != e.Key ||
-			letter.Attempt != 1 || string(letter.Data) != "payload" || letter.LastError != "boom" || letter.Origin != e.ID {
+		if !strings.HasPrefix(letter.DeadReason, event.ReasonRefused+"Timer-") || len(letter.DeadReason) > 1400 ||
+			letter.Key != e.Key ||
+			letter.Attempt != 1 || string(letter.Data) != "payload" || letter.LastError != "boom" ||
+			letter.Origin != e.ID {
 			t.Errorf("%.40q: dead letter %+v", headers, letter)
 		}
 	}
@@ -175,8 +182,8 @@ func TestConsumerBuriesBadPostponements(t *testing.T) {
 	}
 }
 
-// An origin is kept through retries, however many, to the dead letter and beyond its replay; that of an event without one, as
-// earlier versions publish it, is the event itself.
+// An origin is kept through retries, however many, to the dead letter and beyond its replay; that of an event without
+// one, as earlier versions publish it, is the event itself.
 func TestOriginOfRetries(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -248,37 +255,36 @@ func TestForgedOrigin(t *testing.T) {
 	}
 }
 
-// An attempt that failed is counted once, for the consumer that asks: a retry, and the last attempt, which makes a dead letter.
-// A postponement is none.
+// An attempt that failed is counted once, for the consumer that asks: a retry, and the last attempt, which makes a dead
+// letter. A postponement is none.
 func TestFailedAttemptsAreCounted(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
-	type failure struct {
-		key      keys.Key
-		consumer string
-	}
-	failed := make(chan failure, 100)
+	failed := make(chan streams.Failure, 100)
 	begun := time.Now()
 	f.start("1h", func(c *retry.Consumer) {
-		c.OnFailed = func(key keys.Key, consumer string, at time.Time) {
-			if at.Before(begun.Add(-time.Minute)) || at.After(time.Now().Add(time.Minute)) {
-				t.Errorf("%s failed at %v", key, at)
+		c.OnFailed = func(one streams.Failure) {
+			if one.At.Before(begun.Add(-time.Minute)) || one.At.After(time.Now().Add(time.Minute)) {
+				t.Errorf("%s failed at %v", one.Key, one.At)
 			}
-			failed <- failure{key, consumer}
+			one.At = time.Time{}
+			failed <- one
 		}
 	})
 	first, last := firedEvent("first", 1, nil), firedEvent("last", 2, nil)
-	f.request(retrySubject, first.AppendJSON(nil), event.ConsumerHeader, "mine")
-	f.request(retrySubject, first.AppendJSON(nil), event.ConsumerHeader, "mine") // again
+	for range 2 { // the second time it is ignored
+		f.request(retrySubject, first.AppendJSON(nil), event.ConsumerHeader, "mine", event.ErrorHeader, "502")
+	}
 	f.request(retrySubject, last.AppendJSON(nil))
 	f.request(retrySubject, []byte("malformed"), event.ConsumerHeader, "mine")
 	f.postpone(firedEvent("postponed", 1, nil), "90s")
 	f.waitEmpty()
-	all := map[failure]int{}
+	all := map[streams.Failure]int{}
 	for len(failed) > 0 {
 		all[<-failed]++
 	}
-	if len(all) != 2 || all[failure{first.Key, "mine"}] != 1 || all[failure{last.Key, ""}] != 1 {
+	if len(all) != 2 || all[streams.Failure{Key: first.Key, Consumer: "mine", Error: "502"}] != 1 ||
+		all[streams.Failure{Key: last.Key}] != 1 {
 		t.Errorf("failed: %v", all)
 	}
 }

@@ -12,31 +12,31 @@ import (
 )
 
 const (
-	// settleEvery is how often requests are acknowledged and given back, in bursts. While it hears of a request every
-	// few ms, nats-server puts off looking for those that are to be delivered again.
+	// settleEvery is the interval at which requests are acknowledged and given back, in bursts. nats-server postpones
+	// its search for messages to deliver again each time that it receives an answer about a request. With answers every
+	// few ms, it would never search.
 	settleEvery = 40 * time.Millisecond
 
-	// Those that wait for a lane that fails come back in waves: each time that one of them is due, or is given back,
-	// nats-server looks through all of them. So many of them in a second leave nearly all of the time for others.
+	// Requests that wait for a failing lane come back in waves: each time that one is due or given back, nats-server
+	// searches all of them. At waveEvery nearly all of the time is left for others.
 	waveEvery = 250 * time.Millisecond
 	waveSize  = 250
-	// crowd is the number of them from which on bursts are as rare as waves.
+	// crowd is the number of waiting requests from which on bursts come only as often as waves.
 	crowd = 1000
-	// spacing is how long one of them waits at least for each other one that does, up to longestAway. What comes again is
-	// delivered before what is new: those of a crowd that came again as soon as each of them alone does would be all that
-	// a slow machine gets to.
+	// spacing is the least wait of such a request for each other one, up to longestAway. JetStream delivers returning
+	// messages before new ones: in a crowd with short waits a slow machine would get to nothing else.
 	spacing = 4 * time.Millisecond
 )
 
-// settling collects what is to be told to JetStream about requests. Its methods may be called concurrently.
+// settling collects the acknowledgements and returns for JetStream. Its methods may be called concurrently.
 type settling struct {
-	wake chan struct{} // holds one token when something came in
+	wake chan struct{} // holds one token after an addition
 
 	mu      sync.Mutex
 	done    []jetstream.Msg
 	back    []givenBack
-	began   time.Time     // with it the waves begin; by the monotonic clock, whatever happens to the other
-	waves   map[int64]int // number of a wave -> how many come in it
+	began   time.Time     // begin of the waves; by the monotonic clock, unaffected by clock steps
+	waves   map[int64]int // number of requests by number of the wave
 	waiting int           // sum of waves
 }
 
@@ -57,7 +57,7 @@ func (s *settling) addDone(msg jetstream.Msg) {
 	s.signal()
 }
 
-// addBack has a request delivered again after a delay.
+// addBack makes JetStream deliver a request again after a delay.
 func (s *settling) addBack(msg jetstream.Msg, delay time.Duration) {
 	s.mu.Lock()
 	s.back = append(s.back, givenBack{msg, time.Now().Add(delay)})
@@ -65,7 +65,7 @@ func (s *settling) addBack(msg jetstream.Msg, delay time.Duration) {
 	s.signal()
 }
 
-// addToWave has a request delivered again with the first wave after a delay that has room.
+// addToWave makes JetStream deliver a request again with a wave: the first one after the delay that has room.
 func (s *settling) addToWave(msg jetstream.Msg, delay time.Duration) {
 	s.mu.Lock()
 	delay = max(delay, min(time.Duration(s.waiting)*spacing, longestAway))
@@ -80,7 +80,7 @@ func (s *settling) addToWave(msg jetstream.Msg, delay time.Duration) {
 	s.signal()
 }
 
-// lastWave returns the number of the last wave that will have come after a delay.
+// lastWave returns the number of the last wave within a delay.
 func (s *settling) lastWave(delay time.Duration) int64 {
 	return int64((time.Since(s.began) + delay) / waveEvery)
 }
@@ -92,7 +92,7 @@ func (s *settling) signal() {
 	}
 }
 
-// take returns what has come in since, and forgets the waves that are over.
+// take returns the additions since the last call, and drops past waves.
 func (s *settling) take() (done []jetstream.Msg, back []givenBack) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -108,7 +108,7 @@ func (s *settling) take() (done []jetstream.Msg, back []givenBack) {
 	return done, back
 }
 
-// pause returns how long to wait for more before what has come in is told.
+// pause returns the time to collect more before the next burst.
 func (s *settling) pause() time.Duration {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -118,8 +118,8 @@ func (s *settling) pause() time.Duration {
 	return settleEvery
 }
 
-// settle tells JetStream what became of requests until handled is closed, and then what is left. It ends a call that
-// is under way when work ends.
+// settle settles requests with JetStream until handled is closed, and then the rest. The end of work ends a running
+// call.
 func (c *Consumer) settle(work context.Context, handled <-chan struct{}) {
 	for more := true; more; {
 		select {
@@ -136,10 +136,11 @@ func (c *Consumer) settle(work context.Context, handled <-chan struct{}) {
 	}
 }
 
-// settleBurst acknowledges requests and gives others back. What is lost of it is delivered again, and found done.
+// settleBurst acknowledges requests and gives others back. A lost acknowledgement makes JetStream deliver the request
+// again, which finds the work done.
 func (c *Consumer) settleBurst(work context.Context, done []jetstream.Msg, back []givenBack) {
 	for _, b := range back {
-		_ = b.msg.NakWithDelay(max(time.Until(b.at), 0)) // or it comes after AckWait
+		_ = b.msg.NakWithDelay(max(time.Until(b.at), 0)) // otherwise it comes after AckWait
 	}
 	if len(done) == 0 {
 		return
@@ -151,7 +152,7 @@ func (c *Consumer) settleBurst(work context.Context, done []jetstream.Msg, back 
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(work, min(callTimeout, c.AckWait/2))
 	defer cancel()
-	err := done[last].DoubleAck(ctx) // JetStream takes them in order, so this answers for all
+	err := done[last].DoubleAck(ctx) // JetStream reads them in order, so this one confirms all
 	if errors.Is(err, jetstream.ErrMsgAlreadyAckd) {
 		err = nil
 	}
@@ -160,7 +161,9 @@ func (c *Consumer) settleBurst(work context.Context, done []jetstream.Msg, back 
 	}
 }
 
-// giveBack has a request delivered again after a while that grows with each time, though soon while nothing works.
+// giveBack makes JetStream deliver a request again after a pause that grows each time. If the request's lane is
+// failing, it comes back in a wave, after up to longestAway; otherwise after longestPause at most, because the next try
+// may succeed.
 func (c *Consumer) giveBack(msg jetstream.Msg, delivered uint64, why outcome) {
 	times := int(min(delivered, 64))
 	delay := backoff.Policy{First: firstPause, Longest: longestAway}.Delay(times)
@@ -169,7 +172,7 @@ func (c *Consumer) giveBack(msg jetstream.Msg, delivered uint64, why outcome) {
 		c.settling.addBack(msg, pause(times))
 	case why == failing:
 		c.settling.addToWave(msg, delay)
-	default: // the next may have more luck
+	default:
 		c.settling.addBack(msg, min(delay, longestPause))
 	}
 }

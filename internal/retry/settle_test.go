@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestWaves(t *testing.T) {
+func TestReturnsComeInWaves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSettling()
@@ -44,7 +44,7 @@ func TestCrowdComesAgainLater(t *testing.T) {
 		_, back := s.take()
 		for i, b := range back {
 			least := max(min(time.Duration(i)*spacing, longestAway), firstPause)
-			// Those that are all to come at the end of longestAway fill waves beyond it.
+			// Requests that all return at the end of longestAway fill waves beyond it.
 			most := least + 2*waveEvery + time.Duration(max(i-int(longestAway/spacing), 0)/waveSize)*waveEvery
 			if wait := time.Until(b.at); wait < least || wait > most {
 				t.Fatalf("number %d comes after %v, want %v to %v", i, wait, least, most)
@@ -53,7 +53,7 @@ func TestCrowdComesAgainLater(t *testing.T) {
 	})
 }
 
-// What is given back comes again when it should whatever happens to the wall clock meanwhile.
+// A request given back comes again at the right time, whatever the wall clock does meanwhile.
 func TestGivingBackIsIndependentOfTheWallClock(t *testing.T) {
 	t.Parallel()
 	s := newSettling()

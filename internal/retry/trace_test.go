@@ -9,12 +9,13 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// A retry, a replay and a dead letter have the trace of their event; what the payload says itself is not kept twice.
+// A retry, a replay and a dead letter have the trace of their event; a trace in the payload is not stored twice.
 func TestTraceOfRetries(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
 	f.start("1h", nil)
-	const one, other = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
+	const one, other = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+		"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
 	const payload = `{"traceparent":"` + one + `","tracestate":"a=b"}`
 	for i, c := range []struct{ parent, state, payload, kept, keptState string }{
 		{"", "", "p", "", ""},

@@ -9,16 +9,16 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// The ids of events whose retry was set more than rememberRetried ago are forgotten every trimEvery, and whenever
-// trimAfter retries have been set.
+// Ids of events whose retry was set more than rememberRetried ago are removed every trimEvery, and after each trimAfter
+// retries.
 const (
 	trimEvery       = time.Minute
 	trimAfter       = 500
 	rememberRetried = 24 * time.Hour
 )
 
-// trim forgets old event ids now and then, until ctx ends. What fails is tried again soon, so that it is known when Redis is
-// back.
+// trim removes old event ids now and then, until ctx ends. It retries a failure soon, so that the return of Redis is
+// noticed.
 func (c *Consumer) trim(ctx context.Context) {
 	timer := time.NewTimer(trimEvery)
 	defer timer.Stop()
@@ -46,8 +46,8 @@ func (c *Consumer) trim(ctx context.Context) {
 	}
 }
 
-// trimOnce forgets ids of events whose retry was set more than a day ago. If requests wait in the stream, it counts the
-// day back from when the oldest of them was stored, because they may ask for a retry that was set then.
+// trimOnce removes ids of events whose retry was set more than a day ago. If requests wait in the stream, the day
+// counts back from the oldest one's stored time, because they may ask for a retry that was set then.
 func (c *Consumer) trimOnce(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -62,7 +62,7 @@ func (c *Consumer) trimOnce(ctx context.Context) error {
 	return c.retrier.TrimRetried(ctx, age)
 }
 
-// countSet counts a timer that was set again, and wakes trim so that old event ids are forgotten as fast as new ones come.
+// countSet counts a timer that was set again, and wakes trim, so that old event ids go as fast as new ones come.
 func (c *Consumer) countSet(key keys.Key, due schedule.Millis, postponed bool) {
 	if c.set.Add(1)%trimAfter == 0 {
 		select {

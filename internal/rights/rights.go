@@ -1,4 +1,4 @@
-// Package rights tells what timerd's user may not do in Redis, and what to grant.
+// Package rights finds the missing rights of timerd's user in Redis, and the command that grants them.
 package rights
 
 import (
@@ -15,36 +15,37 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// Needs is what timerd is to be allowed on a server of Redis.
+// Needs are the rights that timerd needs on a Redis server.
 type Needs struct {
-	Namespaces keys.Namespaces // whose keys it touches; none for its index alone
-	Events     bool            // it hears keyspace events
-	Hears      keys.Namespaces // whose events it hears besides
+	Namespaces keys.Namespaces // it touches their keys; none for its index only
+	Events     bool            // it receives keyspace events
+	Hears      keys.Namespaces // further ones whose events it receives
 }
 
-// Lacking is what timerd's user is not allowed, and what its server does not have.
+// Lacking has the missing rights of timerd's user, and the missing commands of its server.
 type Lacking struct {
 	User     string
-	NoACL    bool     // the server has no command to grant rights with
-	Commands []string // and keys, each as ACL SETUSER grants it
-	Channels []string // what it takes to hear keyspace events, likewise
-	Missing  []string // commands that the server does not have for any user, as rename-command can take them away: name or name|subcommand
+	NoACL    bool     // the server has no command to grant rights
+	Commands []string // and keys, in the form of ACL SETUSER
+	Channels []string // for keyspace events, in the form of ACL SETUSER
+	Missing  []string // commands that no user has, for example removed by rename-command: name or name|subcommand
 }
 
-// UnknownUser is the User of a Lacking whose name Redis does not tell.
+// UnknownUser is the User of a Lacking if Redis does not reveal the name.
 const UnknownUser = "<user>"
 
 const (
-	// withoutConfig is a right without which timerd works, and cannot look at what Redis is set to; withoutDelete one
-	// without which the libraries of earlier versions stay.
+	// Optional rights. Without the first ones, timerd cannot read Redis's settings; without the last, libraries of
+	// earlier versions stay.
 	withoutConfig, withoutDelete = "+config|get", "+function|delete"
-	// anyDatabase grants every database of a Valkey whose ACLs have databases. db= would replace the user's own.
+	// anyDatabase grants every database of a Valkey with databases in its ACLs. db= would replace the user's own.
 	anyDatabase = "alldbs"
 )
 
-// Grant returns the fix that grants rights to a user. ACL SETUSER alone is forgotten when Redis starts again.
+// Grant returns the fix that grants rights to a user. ACL SETUSER alone is lost at the next start of Redis.
 func Grant(user string, grants ...string) string {
-	words := []string{"grant it in the ACL file too, as deploy/users.acl does, or by ACL SAVE, or a restart of Redis forgets it: redis-cli ACL SETUSER", diag.Word(user)}
+	words := []string{"grant it in the ACL file too, as deploy/users.acl does, or by ACL SAVE, or a restart of Redis " +
+		"forgets it: redis-cli ACL SETUSER", diag.Word(user)}
 	for _, grant := range grants {
 		words = append(words, diag.Word(grant))
 	}
@@ -54,7 +55,7 @@ func Grant(user string, grants ...string) string {
 // Refused reports whether an error means that a right is missing.
 func Refused(err error) bool { return redis.IsPermissionError(err) }
 
-// Finding returns what is told of it; nil if nothing lacks. events says whether the channels count.
+// Finding returns the finding for it; nil if nothing is missing. events is set if the channels count.
 func (l *Lacking) Finding(events bool) *diag.Finding {
 	grants := slices.Clone(l.Commands)
 	if events {
@@ -66,7 +67,8 @@ func (l *Lacking) Finding(events bool) *diag.Finding {
 	switch {
 	case len(l.Missing) > 0:
 		f.Text = "the server has no " + strings.ToUpper(strings.ReplaceAll(strings.Join(l.Missing, ", "), "|", " "))
-		f.Fix = "remove what renames it in redis.conf, rename-command, and restart Redis; use another service if a managed one does not have it"
+		f.Fix = "remove what renames it in redis.conf, rename-command, and restart Redis; use another service if a " +
+			"managed one does not have it"
 		if len(grants) > 0 {
 			f.Text += "; and " + l.Name() + " lacks " + strings.Join(grants, " ")
 			f.Fix += "; then run timerd doctor again, for the rights"
@@ -84,7 +86,7 @@ func (l *Lacking) Finding(events bool) *diag.Finding {
 	return f
 }
 
-// Name returns the user's name in a sentence. A server without ACL does not tell it.
+// Name returns the user's name in a sentence. A server without ACL does not reveal it.
 func (l *Lacking) Name() string {
 	if l.NoACL {
 		return "the user"
@@ -92,24 +94,27 @@ func (l *Lacking) Name() string {
 	return "user " + l.User
 }
 
-// Stops reports whether timerd cannot fire without what is lacking.
+// Stops reports whether timerd cannot fire because of the missing rights.
 func (l *Lacking) Stops() bool {
 	return len(l.Missing) > 0 || len(l.Commands) > 0 && !minor(l.Commands)
 }
 
 // minor reports whether timerd works without some rights.
 func minor(grants []string) bool {
-	return !slices.ContainsFunc(grants, func(grant string) bool { return grant != withoutConfig && grant != withoutDelete })
+	return !slices.ContainsFunc(grants, func(grant string) bool {
+		return grant != withoutConfig &&
+			grant != withoutDelete
+	})
 }
 
-// right is a command that timerd runs, in a form that does no harm if it is run.
+// right is a command that timerd uses, in a harmless form.
 type right struct {
-	command string // as ACL SETUSER takes it: name or name|subcommand
+	command string // in the form of ACL SETUSER: name or name|subcommand
 	args    []any
-	grant   string // for what it is run on: keys or a channel; "" if there is none
+	grant   string // for its keys or channel; "" if it has none
 }
 
-// rightsOn returns what makes the right to run a command on a probe, whose key matches the pattern.
+// rightsOn returns a function that makes rights for commands on a probe key; the key matches the pattern.
 func rightsOn(probe, pattern string) func(command string, args ...any) right {
 	return func(command string, args ...any) right {
 		return right{command: command, args: append([]any{probe}, args...), grant: "~" + pattern}
@@ -124,7 +129,7 @@ func (t right) line() []any {
 	return append(line, t.args...)
 }
 
-// generalRights are those that concern no key.
+// generalRights are the rights without a key.
 func generalRights() []right {
 	return []right{
 		{command: "ping"},
@@ -144,34 +149,38 @@ func generalRights() []right {
 	}
 }
 
-// clusterRights are those that a cluster needs besides. Claims are told on a channel of the server.
+// clusterRights are the further rights for a cluster. claimed is the server's channel for claims.
 func clusterRights(claimed string) []right {
 	return []right{
-		{command: "cluster|slots"}, {command: "cluster|info"}, {command: "cluster|keyslot", args: []any{"k"}}, {command: "asking"},
+		{command: "cluster|slots"}, {command: "cluster|info"}, {command: "cluster|keyslot", args: []any{"k"}},
+		{command: "asking"},
 		{command: "spublish", args: []any{claimed, ""}, grant: "&" + keys.WakeChannel},
 	}
 }
 
-// indexRights are those on timerd's own keys.
+// indexRights are the rights on timerd's own keys.
 func indexRights(probe string) []right {
 	on := rightsOn(probe, "timerd:*")
 	return []right{
-		on("hset", "f", ""), on("hsetnx", "f", ""), on("hget", "f"), on("hmget", "f"), on("hexists", "f"), on("hdel", "g"), on("hstrlen", "f"),
+		on("hset", "f", ""), on("hsetnx", "f", ""), on("hget", "f"), on("hmget", "f"), on("hexists", "f"),
+		on("hdel", "g"), on("hstrlen", "f"),
 		on("hlen"), on("hkeys"), on("hgetall"), on("hscan", "0"),
-		on("zadd", "0", "m"), on("zrange", "0", "0"), on("zrangebyscore", "0", "0"), on("zscore", "m"), on("zmscore", "m"), on("zcard"), on("zcount", "0", "0"),
+		on("zadd", "0", "m"), on("zrange", "0", "0"), on("zrangebyscore", "0", "0"), on("zscore", "m"),
+		on("zmscore", "m"), on("zcard"), on("zcount", "0", "0"),
 		on("zscan", "0"), on("zrem", "n"), on("zremrangebyrank", "5", "5"), on("zremrangebyscore", "5", "5"),
 		on("set", "", "PX", "1000"), on("get"), on("exists"), on("del"), on("unlink"),
-		on("type"), on("pexpiretime"), on("getrange", "0", "1"), on("object|idletime"), on("memory|usage", "SAMPLES", "0"), on("pexpireat", "1"),
+		on("type"), on("pexpiretime"), on("getrange", "0", "1"), on("object|idletime"),
+		on("memory|usage", "SAMPLES", "0"), on("pexpireat", "1"),
 	}
 }
 
-// timerRights are those on the keys of a namespace.
+// timerRights are the rights on the keys of a namespace.
 func timerRights(probe, pattern string) []right {
 	on := rightsOn(probe, pattern)
 	return []right{on("set", "", "XX", "PX", "1000"), on("getrange", "0", "1")}
 }
 
-// channelRights are those to hear what the listener hears.
+// channelRights are the rights to the listener's channels.
 func channelRights(db int, namespaces keys.Namespaces) []right {
 	on := func(command, channel, granted string) right {
 		return right{command: command, args: []any{channel}, grant: "&" + granted}
@@ -188,18 +197,19 @@ func channelRights(db int, namespaces keys.Namespaces) []right {
 	return all
 }
 
-// nonce returns a name that nobody else uses.
+// nonce returns a unique name.
 func nonce() string { return strings.ToLower(rand.Text()) }
 
-// probeIn returns a key of a namespace that no timer has.
+// probeIn returns a key of a namespace without a timer.
 func probeIn(n keys.Namespace) string {
 	const some = "timerd-doctor"
-	return keys.Key{App: cmp.Or(n.App, some), Module: cmp.Or(n.Module, some), Type: cmp.Or(n.Type, some), ID: nonce()}.String()
+	return keys.Key{App: cmp.Or(n.App, some), Module: cmp.Or(n.Module, some), Type: cmp.Or(n.Type, some),
+		ID: nonce()}.String()
 }
 
-// Lacking tries every command that timerd runs, on keys and channels like those that it runs them on, and returns what
-// is refused. Redis looks at rights when it puts a command into a transaction. This one is given up, so nothing
-// changes, and no right to look at rights is needed. The error says that the missing rights are not known.
+// Lacking tries every command of timerd, on keys and channels like its own, and returns the refused ones. Redis checks
+// rights when it queues a command in a transaction. This transaction is discarded, so nothing changes, and no right to
+// read rights is needed. The error means that the missing rights are unknown.
 func (n Needs) Lacking(ctx context.Context, node *schedule.Node) (*Lacking, error) {
 	conn := node.Server().Conn()
 	defer func() { _ = conn.Close() }() // nothing is pending on it
@@ -213,7 +223,7 @@ func (n Needs) Lacking(ctx context.Context, node *schedule.Node) (*Lacking, erro
 	if l.NoACL = isUnknown(err); err == nil {
 		l.User = user
 	}
-	// The first two do nothing outside a transaction. Without them, one that was begun would not end.
+	// The first two do nothing outside a transaction. Without them, an open transaction would not end.
 	for _, command := range []string{"exec", "discard", "multi"} {
 		err := try(command).Err()
 		if err != nil && strings.Contains(err.Error(), "NOPERM ") { // of EXEC within another error
@@ -231,8 +241,8 @@ func (n Needs) Lacking(ctx context.Context, node *schedule.Node) (*Lacking, erro
 	return l, n.queue(context.WithoutCancel(ctx), conn, node, l)
 }
 
-// queue puts the commands into the transaction that conn has begun, and gives it up. The context must not end before:
-// the connection is used again.
+// queue queues the commands in conn's open transaction, then discards the transaction. The context must not end before
+// the transaction is discarded, because conn is used again.
 func (n Needs) queue(ctx context.Context, conn *redis.Conn, node *schedule.Node, l *Lacking) error {
 	commands := slices.Concat(generalRights(), indexRights(node.AnyPartition().Prefix()+"doctor-"+nonce()))
 	if node.Name() != "" {
@@ -254,7 +264,7 @@ func (n Needs) queue(ctx context.Context, conn *redis.Conn, node *schedule.Node,
 	_, _ = pipe.Exec(ctx) // each reply has its own error
 	for i, c := range commands {
 		err := replies[i].Err()
-		if isUnknown(err) && !minor([]string{"+" + c.command}) { // the checks of its settings tell
+		if isUnknown(err) && !minor([]string{"+" + c.command}) { // the checks of its settings report it
 			l.Missing = append(l.Missing, c.command)
 		}
 		if !Refused(err) {
@@ -271,12 +281,12 @@ func (n Needs) queue(ctx context.Context, conn *redis.Conn, node *schedule.Node,
 	return ended.Err()
 }
 
-// isUnknown reports whether an error says that the server does not have a command, or not in this form.
+// isUnknown reports whether an error means that the server does not have a command, or not in this form.
 func isUnknown(err error) bool {
 	return redis.HasErrorPrefix(err, "unknown command") || redis.HasErrorPrefix(err, "unknown subcommand")
 }
 
-// granted returns what ACL SETUSER must grant, after a refusal.
+// granted returns the rights for ACL SETUSER after a refusal.
 func (t right) granted(refusal error) string {
 	if strings.Contains(refusal.Error(), "access database") {
 		return anyDatabase

@@ -18,7 +18,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// Looking at rights changes nothing, leaves the connection fit for others, and says what to grant.
+// The test of rights changes nothing, leaves the connection usable, and names the rights to grant.
 func TestRights(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t, devserver.ACL("user default on nopass ~* &* +@all\nuser app on nopass ~* &* +@all\n"))
@@ -61,10 +61,12 @@ func TestRights(t *testing.T) {
 	}
 
 	for change, want := range map[string]diag.Finding{
-		"-zadd":       {Level: diag.Fail, Text: "user app lacks +zadd", Fix: ": redis-cli ACL SETUSER app +zadd"},
-		"-config|get": {Level: diag.Warn, Text: "user app lacks +config|get", Fix: ": redis-cli ACL SETUSER app '+config|get'"},
-		"-discard":    {Level: diag.Fail, Text: "user app lacks +discard", Fix: ": redis-cli ACL SETUSER app +discard"},
-		"-psubscribe": {Level: diag.Fail, Text: "user app lacks +psubscribe", Fix: ": redis-cli ACL SETUSER app +psubscribe"},
+		"-zadd": {Level: diag.Fail, Text: "user app lacks +zadd", Fix: ": redis-cli ACL SETUSER app +zadd"},
+		"-config|get": {Level: diag.Warn, Text: "user app lacks +config|get",
+			Fix: ": redis-cli ACL SETUSER app '+config|get'"},
+		"-discard": {Level: diag.Fail, Text: "user app lacks +discard", Fix: ": redis-cli ACL SETUSER app +discard"},
+		"-psubscribe": {Level: diag.Fail, Text: "user app lacks +psubscribe",
+			Fix: ": redis-cli ACL SETUSER app +psubscribe"},
 	} {
 		f := lacking("+@all", change).Finding(true)
 		if f == nil || f.Level != want.Level || f.Text != want.Text || !strings.HasSuffix(f.Fix, want.Fix) {
@@ -73,13 +75,15 @@ func TestRights(t *testing.T) {
 	}
 	if admin.Do(t.Context(), "ACL", "SETUSER", "app", "db=3").Err() == nil { // a Valkey whose ACLs have databases
 		f := lacking("+@all").Finding(true)
-		if f == nil || f.Level != diag.Fail || f.Text != "user app lacks alldbs" || !strings.HasSuffix(f.Fix, ": redis-cli ACL SETUSER app alldbs") {
+		if f == nil || f.Level != diag.Fail || f.Text != "user app lacks alldbs" ||
+			!strings.HasSuffix(f.Fix, ": redis-cli ACL SETUSER app alldbs") {
 			t.Errorf("with another database: %+v", f)
 		}
 		lacking("alldbs")
 	}
 	deaf := lacking("+@all", "resetchannels", "&timerd:*")
-	if f := deaf.Finding(true); f == nil || !strings.Contains(f.Fix, " '&__keyevent@0__:expired' '&__keyspace@0__:timerd:canary:*'") {
+	if f := deaf.Finding(true); f == nil || !strings.Contains(f.Fix,
+		" '&__keyevent@0__:expired' '&__keyspace@0__:timerd:canary:*'") {
 		t.Errorf("without channels: %+v", f)
 	}
 	if f := deaf.Finding(false); f != nil {
@@ -103,7 +107,8 @@ func TestMissingCommands(t *testing.T) {
 		t.Fatalf("%+v, %v", l, err)
 	}
 	f := l.Finding(true)
-	if f == nil || f.Level != diag.Fail || f.Text != "the server has no OBJECT IDLETIME, MEMORY USAGE" || !strings.Contains(f.Fix, "rename-command") {
+	if f == nil || f.Level != diag.Fail || f.Text != "the server has no OBJECT IDLETIME, MEMORY USAGE" ||
+		!strings.Contains(f.Fix, "rename-command") {
 		t.Errorf("%+v", f)
 	}
 	l.Missing, l.Commands = nil, []string{"+zadd"}

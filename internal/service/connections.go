@@ -22,18 +22,18 @@ import (
 // closeTimeout bounds the end of the connections.
 const closeTimeout = 2 * time.Second
 
-// connections are what the service stands on.
+// connections are the service's connections to its servers.
 type connections struct {
 	rdb      redis.UniversalClient
 	js       jetstream.JetStream
 	embedded *embedded.Server // nil if NATS is elsewhere
 }
 
-// startPatience is how long servers that are away at the start are tried.
+// startPatience is the time for connecting to servers that are away at the start.
 const startPatience = 30 * time.Second
 
-// open connects to Redis and NATS at the same time, so that the patience with both
-// is no longer than with one. An error of one ends the wait for the other.
+// open connects to Redis and NATS at the same time, so that the patience with both is no longer than with one of them.
+// An error of one connection ends the wait for the other.
 func open(ctx context.Context, c config.Config, log *slog.Logger) (*connections, error) {
 	conn := connect.Connector{Logger: log, Patience: startPatience}
 	conns := &connections{}
@@ -53,7 +53,7 @@ func open(ctx context.Context, c config.Config, log *slog.Logger) (*connections,
 	return conns, nil
 }
 
-// openNATS connects to NATS. An embedded server it starts before.
+// openNATS connects to NATS, and first starts an embedded server.
 func (s *connections) openNATS(ctx context.Context, conn connect.Connector, c config.Config) (err error) {
 	if c.NATS.Embedded {
 		if s.embedded, err = conn.Embedded(ctx, c.NATS, c.Service.MaxPayload); err != nil {
@@ -65,7 +65,8 @@ func (s *connections) openNATS(ctx context.Context, conn connect.Connector, c co
 }
 
 // jetStream opens a connection to NATS.
-func (s *connections) jetStream(ctx context.Context, conn connect.Connector, c config.NATS) (jetstream.JetStream, error) {
+func (s *connections) jetStream(ctx context.Context, conn connect.Connector,
+	c config.NATS) (jetstream.JetStream, error) {
 	if s.embedded != nil {
 		return conn.JetStream(ctx, c, nats.InProcessServer(s.embedded))
 	}
@@ -78,15 +79,15 @@ func (s *connections) run(ctx context.Context) error {
 	return s.close()
 }
 
-// close ends what was opened: NATS first, then Redis. A NATS that is away is no
-// error: what it has not acknowledged is not settled.
+// close closes NATS first, then Redis. A NATS that is away is no error: unacknowledged firings are not settled.
 func (s *connections) close() error {
 	var errs []error
 	if s.js != nil {
 		nc := s.js.Conn()
 		err := nc.FlushTimeout(closeTimeout)
 		nc.Close()
-		if !errors.Is(err, nats.ErrConnectionClosed) && !errors.Is(err, nats.ErrConnectionReconnecting) && !errors.Is(err, nats.ErrTimeout) {
+		if !errors.Is(err, nats.ErrConnectionClosed) && !errors.Is(err, nats.ErrConnectionReconnecting) &&
+			!errors.Is(err, nats.ErrTimeout) {
 			errs = append(errs, err)
 		}
 	}
@@ -99,7 +100,7 @@ func (s *connections) close() error {
 	return errors.Join(errs...)
 }
 
-// checkMode returns an error if the server is a node of a Redis Cluster though the mode is another.
+// checkMode returns an error if the server is a node of a Redis Cluster although the mode is another.
 func checkMode(ctx context.Context, rdb redis.UniversalClient, mode config.Mode) error {
 	err := schedule.New(rdb, schedule.DefaultMaxPayload).CheckMode(ctx)
 	if errors.Is(err, schedule.ErrClusterNode) {

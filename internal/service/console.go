@@ -22,12 +22,12 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// The console has connections of its own, few and with short timeouts, so that pages take nothing from firings.
+// The console has its own few connections with short timeouts, so that pages do not slow down firings.
 const (
 	consoleConnections = 4
 	consoleDial        = time.Second
 	consolePatience    = 3 * time.Second
-	// consolePresent bounds how long masters of a cluster that do not answer are waited for, once a second while pages are asked for.
+	// consolePresent bounds the wait for silent masters of a cluster, once a second while pages are requested.
 	consolePresent = time.Second
 
 	consoleURL = "http://%s/" // of its address, for the log
@@ -42,7 +42,8 @@ type consolePart struct {
 }
 
 // consoleBeside returns a console that is connected to the servers of the service, or nothing without a listener.
-func (s Service) consoleBeside(ctx context.Context, conns *connections, conf streams.Config, l net.Listener) (step, error) {
+func (s Service) consoleBeside(ctx context.Context, conns *connections, conf streams.Config,
+	l net.Listener) (step, error) {
 	if l == nil {
 		return nil, nil
 	}
@@ -59,10 +60,11 @@ func (s Service) consoleBeside(ctx context.Context, conns *connections, conf str
 
 // newConsole returns a console with a connection to Redis of its own. It closes js when it ends, or if it cannot begin.
 func newConsole(c config.Config, js jetstream.JetStream, conf streams.Config, log *slog.Logger) (*consolePart, error) {
-	p := &consolePart{js: js, rdb: connect.NewRedisClient(c.Redis.Limited(consoleConnections, consoleDial, consolePatience))}
-	sched := schedule.New(p.rdb, c.Service.MaxPayload) // without the masters that do not answer
+	p := &consolePart{js: js, rdb: connect.NewRedisClient(c.Redis.Limited(consoleConnections, consoleDial,
+		consolePatience))}
+	sched := schedule.New(p.rdb, c.Service.MaxPayload) // without silent masters
 	p.pulse = history.NewLive(func(ctx context.Context) ([]query.Member, error) { return query.Members(ctx, sched) })
-	caller := admin.NewHolds(schedule.New(p.rdb, c.Service.MaxPayload)) // of all masters: a hold says which has not got it
+	caller := admin.NewHolds(schedule.New(p.rdb, c.Service.MaxPayload)) // all masters: a hold names those without it
 	caller.Logger = log
 	var webhooks status.RecentWebhooks
 	var overdue status.OverdueWatch
@@ -72,7 +74,8 @@ func newConsole(c config.Config, js jetstream.JetStream, conf streams.Config, lo
 	var actions *console.Actions
 	if c.Console.Actions {
 		actions = &console.Actions{
-			Schedule: sched, Timers: admin.NewTimers(sched), Holds: caller, Firings: admin.NewFirings(sched, past), Streams: js, Names: conf.Names,
+			Schedule: sched, Timers: admin.NewTimers(sched), Holds: caller, Firings: admin.NewFirings(sched, past),
+			Streams: js, Names: conf.Names,
 		}
 	}
 	var err error
@@ -80,10 +83,12 @@ func newConsole(c config.Config, js jetstream.JetStream, conf streams.Config, lo
 		Status: func(ctx context.Context) *status.Report {
 			away, err := sched.PassOver(ctx, consolePresent)
 			if err != nil {
-				log.Debug("console: cannot tell which masters answer", "err", err) // each of them is asked, and says why
+				// pages ask each of them, and show the reason
+				log.Debug("console: cannot find the masters that answer", "err", err)
 			}
 			return report(ctx, status.Sources{
-				Schedule: sched, Masters: away, JetStream: js, NoNATS: natsAway(c.NATS), Streams: conf, Needs: rights.Needs{Events: true}, Clients: c.Clients(),
+				Schedule: sched, Masters: away, JetStream: js, NoNATS: natsAway(c.NATS), Streams: conf,
+				Needs: rights.Needs{Events: true}, Clients: c.Clients(),
 				Webhooks: &webhooks, Overdue: &overdue, Databases: &databases, Written: &written,
 			})
 		},

@@ -6,19 +6,18 @@ import (
 	"net"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
 )
 
-// ConsoleAlone is the console without a timerd, so that it is there when no timerd is.
+// ConsoleAlone is the console as a program of its own, for times without a timerd.
 type ConsoleAlone struct {
 	Config config.Config // with SectionConsole
 	Logger *slog.Logger
 }
 
-// Run answers until ctx ends. Servers that are away are none of its errors: its pages tell.
+// Run answers until ctx ends. A server that is away is no error: the pages report it.
 func (a ConsoleAlone) Run(ctx context.Context) error {
 	l, err := listen(ctx, "TIMERD_CONSOLE_ADDR", a.Config.Console.Addr)
 	if err != nil {
@@ -28,12 +27,13 @@ func (a ConsoleAlone) Run(ctx context.Context) error {
 }
 
 func (a ConsoleAlone) runOn(ctx context.Context, l net.Listener) error {
-	defer func() { _ = l.Close() }() // its server has, once it runs
-	nc, err := connect.Connector{Logger: a.Logger}.NATS(ctx, a.Config.NATS.FromOutside(), nats.RetryOnFailedConnect(true))
+	defer func() { _ = l.Close() }() // a running server has closed it
+	nc, err := connect.Connector{Logger: a.Logger}.NATS(ctx, a.Config.NATS.FromOutside(),
+		nats.RetryOnFailedConnect(true))
 	if err != nil {
 		return err
 	}
-	js, err := jetstream.New(nc)
+	js, err := connect.NewJetStream(nc, a.Config.NATS)
 	if err != nil {
 		nc.Close()
 		return err
@@ -42,6 +42,7 @@ func (a ConsoleAlone) runOn(ctx context.Context, l net.Listener) error {
 	if err != nil {
 		return err
 	}
-	a.Logger.Info("the console is running", "console", shownAddr(consoleURL, l), "redis", a.Config.Redis.Shown, "nats", a.Config.NATS.Shown)
+	a.Logger.Info("the console is running", "console", shownAddr(consoleURL, l), "redis", a.Config.Redis.Shown, "nats",
+		a.Config.NATS.Shown)
 	return pages.run(ctx, l)
 }

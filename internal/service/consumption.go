@@ -10,19 +10,19 @@ import (
 
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/internal/streams"
-	"github.com/timerd-io/timerd/keys"
 )
 
 const (
-	// consumptionLook is how often news of consumers is stored, and consumptionTimeout how long NATS may take for it.
+	// consumptionLook is the interval of storing news of consumers, and consumptionTimeout bounds NATS's answers for
+	// that.
 	consumptionLook    = 10 * time.Second
 	consumptionTimeout = 5 * time.Second
-	// consumptionSample is how often their state is sampled.
+	// consumptionSample is the interval of the samples.
 	consumptionSample = time.Minute
 )
 
-// consumption keeps the past of the consumers of fired events in NATS, for timerd status: how many events
-// waited, and how many attempts failed. Its methods may be called concurrently.
+// consumption stores the history of the consumers of fired events in NATS, for timerd status: waiting events and failed
+// attempts. Its methods may be called concurrently.
 type consumption struct {
 	js      jetstream.JetStream
 	streams streams.Config
@@ -37,15 +37,15 @@ func newConsumption(js jetstream.JetStream, conf streams.Config, instance string
 	return &consumption{js: js, streams: conf, log: log, known: streams.Consumers{Instance: instance}}
 }
 
-// noteFailed counts an attempt that failed.
-func (c *consumption) noteFailed(key keys.Key, consumer string, at time.Time) {
+// noteFailed counts a failed attempt.
+func (c *consumption) noteFailed(f streams.Failure) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.known.CountFailed(key, consumer, at)
+	c.known.CountFailed(f)
 	c.news = true
 }
 
-// run says from time to time what is new, until ctx ends.
+// run samples and stores from time to time, until ctx ends.
 func (c *consumption) run(ctx context.Context) {
 	look := time.NewTicker(consumptionLook)
 	defer look.Stop()
@@ -55,17 +55,17 @@ func (c *consumption) run(ctx context.Context) {
 			sampled = time.Now()
 			c.ask(ctx, c.sample)
 		}
-		c.ask(context.WithoutCancel(ctx), c.say)
+		c.ask(context.WithoutCancel(ctx), c.store)
 		select {
 		case <-ctx.Done():
 			ended = true
 		case <-look.C:
 		}
 	}
-	c.ask(context.WithoutCancel(ctx), c.say)
+	c.ask(context.WithoutCancel(ctx), c.store)
 }
 
-// ask asks NATS in bounded time. /readyz says if it does not answer.
+// ask asks NATS in bounded time. /readyz reports missing answers.
 func (c *consumption) ask(ctx context.Context, question func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(ctx, consumptionTimeout)
 	defer cancel()
@@ -74,7 +74,7 @@ func (c *consumption) ask(ctx context.Context, question func(context.Context) er
 	}
 }
 
-// sample takes the present state of the consumers, and removes what timerds that are gone have said.
+// sample takes the present state of the consumers, and removes the histories of dead timerds.
 func (c *consumption) sample(ctx context.Context) error {
 	samples, now, err := status.SampleConsumers(ctx, c.js, c.streams)
 	if err != nil {
@@ -90,8 +90,8 @@ func (c *consumption) sample(ctx context.Context) error {
 	return streams.PurgeConsumers(ctx, c.js, c.streams)
 }
 
-// say says what is known, if that is news.
-func (c *consumption) say(ctx context.Context) error {
+// store stores the history if it has changed.
+func (c *consumption) store(ctx context.Context) error {
 	c.mu.Lock()
 	news, known := c.news, c.known.Copy()
 	c.news = false
@@ -99,7 +99,7 @@ func (c *consumption) say(ctx context.Context) error {
 	if !news {
 		return nil
 	}
-	err := streams.SayConsumers(ctx, c.js, c.streams, known)
+	err := streams.StoreConsumers(ctx, c.js, c.streams, known)
 	if err != nil {
 		c.mu.Lock()
 		c.news = true

@@ -14,8 +14,8 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// A timerd says what failed, and how many events wait, also in its last moment; what it knows is bounded.
-func TestConsumptionIsSaid(t *testing.T) {
+// A timerd stores failures, and numbers of waiting events, even at its end; the history is bounded.
+func TestConsumptionIsStored(t *testing.T) {
 	t.Parallel()
 	state := jetstream.StreamConfig{Name: "TIMERS_STATE", Subjects: []string{"timers.state.>"}, MaxMsgsPerSubject: 1}
 	js := testenv.NATS(t).JetStream()
@@ -55,17 +55,17 @@ func TestConsumptionIsSaid(t *testing.T) {
 	now := time.Now()
 	key := keys.Key{App: "a", Module: "b", Type: "c", ID: "1"}
 	for i := range 2000 {
-		c.noteFailed(key, fmt.Sprint("consumer ", i), now)
+		c.noteFailed(streams.Failure{Key: key, Consumer: fmt.Sprint("consumer ", i), At: now, Error: "502"})
 	}
-	c.noteFailed(key, "", now)
+	c.noteFailed(streams.Failure{Key: key, At: now})
 	cancel()
 	<-ended
 	said(func(all *streams.Consumers) bool {
 		return len(all.Failed) == 500 && all.Failed["consumer 7"].Since(streams.Minute(now)) == 1 &&
-			all.Unnamed["a:b:c"].Since(0) == 1
+			all.Unnamed["a:b:c"].Since(0) == 1 && len(all.Errors) == 500 && all.Errors["consumer 7"].Error == "502"
 	})
 	c.known.Forget(now.Add(2 * time.Hour))
-	if k := c.known; len(k.Samples)+len(k.Failed)+len(k.Unnamed) > 0 {
+	if k := c.known; len(k.Samples)+len(k.Failed)+len(k.Unnamed)+len(k.Errors) > 0 {
 		t.Errorf("after two hours: %+v", k)
 	}
 	if err := streams.PurgeConsumers(t.Context(), js, streams.Config{}); err != nil {

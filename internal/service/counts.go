@@ -9,24 +9,24 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// How often this timerd says with its heartbeats what it has counted, at most and at least: it sends one for each master of a
-// cluster, and where nothing was counted there is nothing to be written and kept in the append-only file.
+// The shortest and longest interval between this timerd's reports of its counts with its heartbeats. A report goes to
+// each master of a cluster; without news there is nothing to write and to keep in the append-only file.
 const (
 	countsPause = 900 * time.Millisecond
 	countsAgain = 10 * time.Second
-	// toldFor is for how long stops and steps of clocks are said, and mostTold how many of each.
+	// toldFor is the time for which stops and clock steps are reported, and mostTold limits the number of each.
 	toldFor  = 10 * time.Minute
 	mostTold = 5
 )
 
-// counts is what this timerd has counted since its start, for its heartbeats. Its methods may be called concurrently.
+// counts has this timerd's counts since its start, for its heartbeats. Its methods may be called concurrently.
 type counts struct {
 	mu      sync.Mutex
 	all     schedule.Counts
-	changed bool      // since then
-	said    time.Time // when it was said last
+	changed bool      // since said
+	said    time.Time // the time of the last report
 
-	// When each of all.Stops and all.Steps was noted.
+	// The local times of all.Stops and all.Steps.
 	stopped, stepped []time.Time
 }
 
@@ -42,7 +42,7 @@ func (c *counts) fired(namespace string, late time.Duration) {
 	})
 }
 
-// add counts something else.
+// add changes the counts.
 func (c *counts) add(count func(*schedule.Counts)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -50,7 +50,8 @@ func (c *counts) add(count func(*schedule.Counts)) {
 	c.changed = true
 }
 
-// setDeaf notes which channels of keyspace events this timerd may not hear, by what its user lacks on each server.
+// setDeaf sets the channels of keyspace events that this timerd has no right to, from the missing rights on each
+// server.
 func (c *counts) setDeaf(lacking []rights.Lacking) {
 	var user string
 	var deaf []string
@@ -68,7 +69,7 @@ func (c *counts) setDeaf(lacking []rights.Lacking) {
 	}
 }
 
-// setWrong notes which of the timerd's own checks fail.
+// setWrong sets the failing checks of this timerd.
 func (c *counts) setWrong(wrong []schedule.Wrong) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -77,7 +78,7 @@ func (c *counts) setWrong(wrong []schedule.Wrong) {
 	}
 }
 
-// setDrains notes whether overdue timers have become fewer within a lease.
+// setDrains sets whether overdue timers have become fewer within a lease.
 func (c *counts) setDrains(drains bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,8 +87,8 @@ func (c *counts) setDrains(drains bool) {
 	}
 }
 
-// noteStop notes that this timerd did not run, or was not heard of, for a time that ends now. Several that notice the
-// same stop say it once.
+// noteStop notes that this timerd did not run, or did not reach Redis, for a time that ends now. If several parts
+// notice the same stop, it counts once.
 func (c *counts) noteStop(length time.Duration, frozen bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -103,18 +104,19 @@ func (c *counts) noteStop(length time.Duration, frozen bool) {
 	c.changed = true
 }
 
-// noteStep notes a step of the clock of a server of Redis.
+// noteStep notes a clock step of a Redis server.
 func (c *counts) noteStep(server string, step schedule.ClockStep) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	c.all.Steps = append(slices.Clip(c.all.Steps), schedule.Step{Server: server, At: schedule.MillisOf(step.At), By: step.By.Milliseconds()})
+	c.all.Steps = append(slices.Clip(c.all.Steps), schedule.Step{Server: server, At: schedule.MillisOf(step.At),
+		By: step.By.Milliseconds()})
 	c.stepped = append(c.stepped, now)
 	c.forget(now)
 	c.changed = true
 }
 
-// forget forgets the stops and steps that have been said for long enough, and the first of too many. c.mu is held.
+// forget drops the stops and steps older than toldFor, and the oldest of more than mostTold. The caller holds c.mu.
 func (c *counts) forget(now time.Time) {
 	old := func(noted []time.Time) int {
 		n := max(len(noted)-mostTold, 0)
@@ -131,8 +133,8 @@ func (c *counts) forget(now time.Time) {
 	}
 }
 
-// say returns what is to be said with the next heartbeat; nil for nothing.
-func (c *counts) say() *schedule.Counts {
+// next returns the counts for the next heartbeat, or nil if there is nothing to report.
+func (c *counts) next() *schedule.Counts {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.forget(time.Now())

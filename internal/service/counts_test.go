@@ -8,12 +8,12 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// What was counted is said once a second at most, and once in a while though nothing has changed.
-func TestCountsAreSaid(t *testing.T) {
+// Counts are reported once a second at most, and now and then without a change.
+func TestCountsAreReportedAtMostOnceASecond(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := &counts{}
-		if said := c.say(); said == nil || len(said.Lateness) != 0 {
+		if said := c.next(); said == nil || len(said.Lateness) != 0 {
 			t.Errorf("at first: %+v", said)
 		}
 		said := 0
@@ -21,7 +21,7 @@ func TestCountsAreSaid(t *testing.T) {
 			c.fired("shop", time.Millisecond)
 			c.add(func(all *schedule.Counts) { all.Gaps++ })
 			time.Sleep(100 * time.Millisecond)
-			if now := c.say(); now != nil {
+			if now := c.next(); now != nil {
 				said++
 				l := now.Lateness["shop"]
 				if l.Count() == 0 || now.Gaps != l.Count() {
@@ -35,14 +35,14 @@ func TestCountsAreSaid(t *testing.T) {
 		said = 0
 		for range 300 {
 			time.Sleep(100 * time.Millisecond)
-			if c.say() != nil {
+			if c.next() != nil {
 				said++
 			}
 		}
 		if said < 3 || said > 4 {
 			t.Errorf("said %d times in 30 s in which nothing happened", said)
 		}
-		before := c.say()
+		before := c.next()
 		c.fired("shop", time.Millisecond)
 		if before != nil {
 			t.Errorf("%+v", before)
@@ -51,14 +51,14 @@ func TestCountsAreSaid(t *testing.T) {
 }
 
 // Stops and steps of clocks are said for ten minutes, the last five of each. Who notices the same stop says it once.
-func TestStopsAndStepsAreSaid(t *testing.T) {
+func TestStopsAndClockStepsAreReported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		c := &counts{}
 		said := func(stops, steps int) schedule.Counts {
 			t.Helper()
 			time.Sleep(time.Second)
-			now := c.say()
+			now := c.next()
 			if now == nil {
 				t.Fatal("nothing is said")
 			}
@@ -72,7 +72,8 @@ func TestStopsAndStepsAreSaid(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		c.noteStop(5*time.Second, true)
 		c.noteStep("r:1", schedule.ClockStep{At: time.UnixMilli(1000), By: -time.Hour})
-		if now := said(1, 1); !now.Stops[0].Frozen || now.Stops[0].For != 5000 || now.Steps[0] != (schedule.Step{Server: "r:1", At: 1000, By: -3600_000}) {
+		if now := said(1, 1); !now.Stops[0].Frozen || now.Stops[0].For != 5000 ||
+			now.Steps[0] != (schedule.Step{Server: "r:1", At: 1000, By: -3600_000}) {
 			t.Errorf("%+v", now)
 		}
 		time.Sleep(9 * time.Minute)

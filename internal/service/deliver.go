@@ -26,11 +26,11 @@ import (
 // Delivery runs timerd deliver once.
 type Delivery struct {
 	Config  config.Config // of the sections NATS and Deliver
-	Version string        // what the log says
-	Calls   int           // at a time
+	Version string        // for the log
+	Calls   int           // limit of simultaneous calls
 	// Load reads the file of endpoints. Its error names all faults.
 	Load func() (*deliver.Config, error)
-	// Reload gets a value when Load is to be called again.
+	// Reload asks for another call of Load.
 	Reload <-chan os.Signal
 	Logger *slog.Logger
 }
@@ -48,7 +48,7 @@ func (s Delivery) Run(ctx context.Context) error {
 		return err
 	}
 	if l != nil {
-		defer func() { _ = l.Close() }() // its server has, once it runs
+		defer func() { _ = l.Close() }() // a running server has closed it
 	}
 	js, err := connect.Connector{Logger: s.Logger, Patience: startPatience}.JetStream(ctx, s.Config.NATS.FromOutside())
 	if err != nil {
@@ -64,7 +64,8 @@ func (s Delivery) Run(ctx context.Context) error {
 	d.Logger = s.Logger
 	d.EnsureLog = func(ctx context.Context) error { return streams.EnsureDelivery(ctx, js, s.Config.Streams()) }
 	hindered := &deliverer{
-		js: js, streams: s.Config.Streams(), instance: newInstance(hostname()), outdated: d.Outdated, log: s.Logger, failing: map[string]*streams.Circuit{},
+		js: js, streams: s.Config.Streams(), instance: newInstance(hostname()), outdated: d.Outdated, log: s.Logger,
+		failing: map[string]*streams.Circuit{},
 	}
 	d.OnCircuit = hindered.noteCircuit
 	metrics := newRegistry()
@@ -77,7 +78,9 @@ func (s Delivery) Run(ctx context.Context) error {
 		step{{"reloads", func(ctx context.Context) error { s.reload(ctx, d, endpoints); return nil }}},
 		step{{"deliveries", d.Run}},
 		step{
-			{"HTTP server", func(ctx context.Context) error { return serveHTTP(ctx, l, newHTTPHandler(ready, metrics), s.Logger) }},
+			{"HTTP server", func(ctx context.Context) error {
+				return serveHTTP(ctx, l, newHTTPHandler(ready, metrics), s.Logger)
+			}},
 			{"readiness checks", withoutError(ready.run)},
 			{"what hinders", withoutError(hindered.run)},
 		},
@@ -87,7 +90,7 @@ func (s Delivery) Run(ctx context.Context) error {
 	return err
 }
 
-// newReadiness returns what /readyz of a Deliverer says.
+// newReadiness returns the checks of a Deliverer's /readyz.
 func (s Delivery) newReadiness(js jetstream.JetStream, d *deliver.Deliverer) *readiness {
 	ready := &readiness{log: s.Logger, clients: s.Config.Clients()}
 	has := func(stream, remedy string) func(context.Context) error {
@@ -103,15 +106,17 @@ func (s Delivery) newReadiness(js jetstream.JetStream, d *deliver.Deliverer) *re
 		}
 	}
 	ready.add(status.ReadyJetStream, has(d.Names.FiredStream(), "start timerd serve, which makes it"))
-	ready.add("log of deliveries", has(d.Names.DeliveryStream(), "the next delivery makes it, as does a restart of timerd deliver"), status.ReadyJetStream)
+	ready.add("log of deliveries", has(d.Names.DeliveryStream(),
+		"the next delivery makes it, as does a restart of timerd deliver"), status.ReadyJetStream)
 	ready.add("endpoints", func(context.Context) error { return d.Healthy() }, status.ReadyJetStream)
 	return ready
 }
 
-// ensureLog makes the stream of the log. A timerd that is about to make the other streams is waited for.
+// ensureLog creates the stream of the log. It waits for a timerd that is creating the other streams.
 func (s Delivery) ensureLog(ctx context.Context, js jetstream.JetStream) error {
 	until := time.Now().Add(startPatience)
-	pace := backoff.Backoff{Policy: backoff.Policy{First: 250 * time.Millisecond, Longest: 4 * time.Second}, Logger: s.Logger}
+	pace := backoff.Backoff{Policy: backoff.Policy{First: 250 * time.Millisecond, Longest: 4 * time.Second},
+		Logger: s.Logger}
 	for {
 		err := streams.EnsureDelivery(ctx, js, s.Config.Streams())
 		_, final := errors.AsType[*streams.Fault](err)
@@ -124,31 +129,34 @@ func (s Delivery) ensureLog(ctx context.Context, js jetstream.JetStream) error {
 	}
 }
 
-// logStart logs how it runs.
+// logStart logs the start with the main settings.
 func (s Delivery) logStart(l net.Listener, endpoints *deliver.Config, instance string, began time.Time) {
-	s.Logger.Info("timerd deliver is running", "version", s.Version, "instance", instance, "nats", s.Config.NATS.Shown, "endpoints", len(endpoints.Endpoints),
-		"group", endpoints.Group, "file", endpoints.File.String(), "http", shownAddr("%s", l), "after", time.Since(began).Round(time.Millisecond))
+	s.Logger.Info("timerd deliver is running", "version", s.Version, "instance", instance, "nats", s.Config.NATS.Shown,
+		"endpoints", len(endpoints.Endpoints),
+		"group", endpoints.Group, "file", endpoints.File.String(), "http", shownAddr("%s", l), "after",
+		time.Since(began).Round(time.Millisecond))
 	for _, scheme := range []string{"http", "https"} {
 		if proxy := proxyOf(scheme, http.ProxyFromEnvironment); proxy != "" {
-			s.Logger.Info("calls go through a proxy, which looks names up and has to refuse private addresses", "scheme", scheme, "proxy", proxy)
+			s.Logger.Info("calls go through a proxy: the proxy resolves names, and must refuse private addresses",
+				"scheme", scheme, "proxy", proxy)
 		}
 	}
 	s.warn(endpoints)
 }
 
-// proxyOf returns the proxy through which calls of a scheme go, without its password; "" for none.
+// proxyOf returns the proxy for calls of a scheme, without its password; "" for none.
 func proxyOf(scheme string, proxy func(*http.Request) (*url.URL, error)) string {
 	u, err := proxy(&http.Request{URL: &url.URL{Scheme: scheme, Host: "anyhost.invalid"}})
 	switch {
 	case err != nil:
-		return "one whose URL cannot be read"
+		return "one with a malformed URL"
 	case u == nil:
 		return ""
 	}
 	return u.Redacted()
 }
 
-// warn warns of settings that are allowed but seldom wanted.
+// warn warns about allowed but questionable settings.
 func (s Delivery) warn(endpoints *deliver.Config) {
 	for _, e := range endpoints.Endpoints {
 		if !e.Signs() {
@@ -157,7 +165,7 @@ func (s Delivery) warn(endpoints *deliver.Config) {
 	}
 }
 
-// reload has the file read again whenever that is asked for. One with faults changes nothing.
+// reload reads the file again at each signal. A file with faults changes nothing.
 func (s Delivery) reload(ctx context.Context, d *deliver.Deliverer, now *deliver.Config) {
 	for {
 		select {
@@ -167,23 +175,26 @@ func (s Delivery) reload(ctx context.Context, d *deliver.Deliverer, now *deliver
 		}
 		next, err := s.Load()
 		if err != nil {
-			s.Logger.Error("the endpoints are unchanged, because their file has faults", "err", err)
+			s.Logger.Error("the file of endpoints has faults; keeping the old endpoints", "err", err)
 			continue
 		}
 		added, removed := now.Differences(next)
 		d.Reload(next)
 		now = next
-		s.Logger.Info("endpoints were read again", "endpoints", len(next.Endpoints), "added", fmt.Sprint(added), "removed", fmt.Sprint(removed))
+		s.Logger.Info("endpoints reloaded", "endpoints", len(next.Endpoints), "added", fmt.Sprint(added), "removed",
+			fmt.Sprint(removed))
 		s.warn(next)
 	}
 }
 
 // observeDeliveries registers the metrics of deliveries.
 func observeDeliveries(r registry, d *deliver.Deliverer, hindered *deliverer) {
-	count := counting(r.counters("deliveries_total", "Deliveries to HTTP endpoints, by result.", "result"), event.Results()...)
+	count := counting(r.counters("deliveries_total", "Deliveries to HTTP endpoints, by result.", "result"),
+		event.Results()...)
 	seconds := r.histogram("delivery_seconds", "How long calls of HTTP endpoints took.",
 		[]float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 15, 30, 60})
-	r.asked("circuit_open", "Hosts with an open circuit in this process.", nil, func() float64 { return float64(d.OpenCircuits()) })
+	r.asked("circuit_open", "Hosts with an open circuit in this process.", nil,
+		func() float64 { return float64(d.OpenCircuits()) })
 	d.OnDelivery = func(r event.Delivery, took time.Duration) {
 		count(r.Result)
 		hindered.noteDelivery(r, took)

@@ -16,14 +16,14 @@ import (
 )
 
 const (
-	// delivererLook is how often it is looked whether there is something new to say.
+	// delivererLook is the interval of looks for something new to report.
 	delivererLook = time.Second
-	// namespacesSaid is of how many namespaces it is said that deliveries to a host were put off.
+	// namespacesSaid limits the namespaces in a report of postponed deliveries to a host.
 	namespacesSaid = 5
 )
 
-// deliverer says in NATS what keeps this process of timerd deliver from delivering, for timerd status. Its methods may be called
-// concurrently.
+// deliverer reports in NATS what keeps this process of timerd deliver from delivering, for timerd status. Its methods
+// may be called concurrently.
 type deliverer struct {
 	js       jetstream.JetStream
 	streams  streams.Config
@@ -35,18 +35,22 @@ type deliverer struct {
 	failing map[string]*streams.Circuit // by host
 }
 
-// noteCircuit takes that a circuit has opened for so long, or closed.
+// noteCircuit notes that a circuit opened for a time, or closed.
 func (d *deliverer) noteCircuit(host string, length time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if length == 0 {
 		delete(d.failing, host)
-	} else if d.failing[host] == nil {
-		d.failing[host] = &streams.Circuit{Host: host, Since: time.Now().UTC()}
+		return
 	}
+	now := time.Now().UTC()
+	if d.failing[host] == nil {
+		d.failing[host] = &streams.Circuit{Host: host, Since: now}
+	}
+	d.failing[host].Next = now.Add(length)
 }
 
-// noteDelivery counts what was put off, and keeps the error of the last call, which took so long: no time, if there was none.
+// noteDelivery counts a postponed delivery, or keeps the error of the last call. took is 0 without a call.
 func (d *deliverer) noteDelivery(r event.Delivery, took time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -71,12 +75,13 @@ func (d *deliverer) noteDelivery(r event.Delivery, took time.Duration) {
 	}
 }
 
-// says returns what there is to say.
-func (d *deliverer) says() streams.Deliverer {
+// report returns the present report.
+func (d *deliverer) report() streams.Deliverer {
 	said := streams.Deliverer{Instance: d.instance}
 	if o := d.outdated(); o != nil {
 		said.Outdated = &streams.Outdated{
-			Group: o.Group, File: o.Rules.String(), Version: o.Rules.Version, By: o.By, Changed: o.Rules.Changed.UTC(), Touch: o.Touch(),
+			Group: o.Group, File: o.Rules.String(), Version: o.Rules.Version, By: o.By, Changed: o.Rules.Changed.UTC(),
+			Touch: o.Touch(),
 		}
 	}
 	d.mu.Lock()
@@ -89,8 +94,8 @@ func (d *deliverer) says() streams.Deliverer {
 	return said
 }
 
-// run says it when something begins or ends, from time to time while there is something, and at the end that there is nothing any
-// more: when ctx ends.
+// run stores the report when something begins or ends, and from time to time while there is something. When ctx ends,
+// it stores that there is nothing.
 func (d *deliverer) run(ctx context.Context) {
 	look := time.NewTicker(delivererLook)
 	defer look.Stop()
@@ -102,15 +107,15 @@ func (d *deliverer) run(ctx context.Context) {
 		case <-ctx.Done():
 			ended = true
 		case <-look.C:
-			now = d.says()
+			now = d.report()
 		}
 		same := len(now.Circuits) == circuits && (now.Outdated != nil) == outdated
 		if same && (circuits == 0 && !outdated || time.Since(last) < streams.DelivererPause) {
 			continue
 		}
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		if err := streams.SayDeliverer(within, d.js, d.streams, now); err != nil {
-			d.log.Debug("cannot say what keeps this process from delivering", "err", err)
+		if err := streams.StoreDeliverer(within, d.js, d.streams, now); err != nil {
+			d.log.Debug("cannot report what keeps this process from delivering", "err", err)
 		}
 		cancel()
 		circuits, outdated, last = len(now.Circuits), now.Outdated != nil, time.Now()

@@ -9,13 +9,15 @@ import (
 	"github.com/timerd-io/timerd/listener"
 )
 
-// standbyLag is for how long the events that a standby hears may wait unread. By then the first one's claims have explained most.
+// standbyLag is the time for which a standby leaves events unread. By then the claims of the first timerd explain most
+// of them.
 const standbyLag = 10 * time.Millisecond
 
-// hearing listens to a node while it is to be heard; it is a reconciler.Events. Its methods may be called concurrently.
+// hearing listens to a node's events while switched on; it is a reconciler.Events. Its methods may be called
+// concurrently.
 type hearing struct {
 	newListener func() *listener.Listener
-	believed    time.Duration // for how long a canary shows that events are heard
+	believed    time.Duration // the time for which a returned canary is proof that events arrive
 
 	mu      sync.Mutex
 	ctx     context.Context // of run; nil before
@@ -24,7 +26,7 @@ type hearing struct {
 	running sync.WaitGroup
 }
 
-// run listens until ctx ends, from the start on, unless somebody says that the node is not to be heard.
+// run listens from the start until ctx ends, unless Hear switches it off.
 func (h *hearing) run(ctx context.Context) {
 	h.mu.Lock()
 	h.ctx = ctx
@@ -34,12 +36,12 @@ func (h *hearing) run(ctx context.Context) {
 	h.Hear(false)
 }
 
-// Hear starts to hear the node, or stops, and returns once that has ended.
+// Hear switches listening on or off. It returns once a stopped listener has ended.
 func (h *hearing) Hear(hear bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ctx == nil {
-		return // the next heartbeat says it again
+		return // the next heartbeat calls again
 	}
 	switch {
 	case hear && h.events == nil && h.ctx.Err() == nil:
@@ -55,14 +57,14 @@ func (h *hearing) Hear(hear bool) {
 	}
 }
 
-// Hears reports whether all events of the node are heard now.
+// Hears reports whether all events of the node arrive now.
 func (h *hearing) Hears() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.events != nil && h.events.Hears(h.believed)
 }
 
-// healthy returns nil while events flow, or are left to others, and otherwise what is wrong.
+// healthy returns nil while events flow, or are left to other timerds, and otherwise the fault.
 func (h *hearing) healthy() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()

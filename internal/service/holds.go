@@ -11,7 +11,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// newHolds returns what a timerd does for the holds of the schedule.
+// newHolds returns a timerd's part in the holds of the schedule.
 func newHolds(sched *schedule.Schedule, all *nodes, instance string, m *metrics, log *slog.Logger) *admin.Holds {
 	h := admin.NewHolds(sched)
 	h.Instance, h.Logger = instance, log

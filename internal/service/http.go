@@ -18,9 +18,9 @@ import (
 // newHTTPHandler returns /healthz, /readyz and /metrics.
 //
 //   - /healthz is 200 as long as the process answers: restart it when it is not.
-//   - /readyz is 200 only while every check passes; its lines name each check and
-//     what is wrong. Another line tells of timers that are set aside.
-//   - /metrics is what the registry holds, for Prometheus.
+//   - /readyz is 200 only while every check passes; its lines name each check with
+//     its fault. Another line reports timers set aside.
+//   - /metrics has the registry's metrics, for Prometheus.
 func newHTTPHandler(ready *readiness, metrics registry) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -52,7 +52,7 @@ func writeText(w http.ResponseWriter, status int, text string) {
 	_, _ = w.Write([]byte(text)) // the client is gone
 }
 
-// listen listens on the address of a variable. It returns nil for none.
+// listen listens on the address in a variable. It returns nil for off.
 func listen(ctx context.Context, variable, addr string) (net.Listener, error) {
 	if addr == "" {
 		return nil, nil
@@ -64,7 +64,7 @@ func listen(ctx context.Context, variable, addr string) (net.Listener, error) {
 	return l, nil
 }
 
-// shownAddr writes where a listener listens, for the log: off for none.
+// shownAddr formats a listener's address for the log: off for none.
 func shownAddr(format string, l net.Listener) string {
 	if l == nil {
 		return "off"

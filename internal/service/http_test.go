@@ -18,6 +18,7 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
+// The HTTP server reports health, readiness with its faults, and metrics, and ends with its context.
 func TestHTTP(t *testing.T) {
 	t.Parallel()
 	var broken atomic.Bool
@@ -32,7 +33,8 @@ func TestHTTP(t *testing.T) {
 		return nil
 	})
 	registry := newRegistry()
-	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "timerd_answer"}, func() float64 { return 42 }))
+	registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "timerd_answer"},
+		func() float64 { return 42 }))
 	observeReadiness(registry, ready)
 
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -65,7 +67,8 @@ func TestHTTP(t *testing.T) {
 	if status, body := get("/readyz"); status != 503 || body != "redis: ok\njetstream: failed: no stream; no leader\n" {
 		t.Errorf("/readyz: %d %s", status, body)
 	}
-	if _, body := get("/metrics"); !strings.Contains(body, `timerd_ready{check="jetstream"} 0`) || !strings.Contains(body, `timerd_ready{check="redis"} 1`) {
+	if _, body := get("/metrics"); !strings.Contains(body, `timerd_ready{check="jetstream"} 0`) ||
+		!strings.Contains(body, `timerd_ready{check="redis"} 1`) {
 		t.Errorf("/metrics: %s", body)
 	}
 	broken.Store(false)
@@ -108,7 +111,8 @@ func TestReadinessOverTime(t *testing.T) {
 
 		time.Sleep(checkStale + time.Second)
 		all := ready.state()
-		if all[0].Level != diag.Fail || !strings.Contains(all[0].Text, "has not answered for") || all[1].Level != diag.OK {
+		if all[0].Level != diag.Fail || !strings.Contains(all[0].Text, "no result of the check for") ||
+			all[1].Level != diag.OK {
 			t.Errorf("while a check hangs: %v", all)
 		}
 		if logs.String() != "" {

@@ -31,7 +31,8 @@ func TestMetricsStartAtZero(t *testing.T) {
 		series[f.GetName()] = len(f.GetMetric())
 	}
 	for name, want := range map[string]int{
-		"timerd_fired_total": 8, "timerd_lateness_seconds": 2, "timerd_publish_failures_total": 7, "timerd_dead_letters_total": 2,
+		"timerd_fired_total": 8, "timerd_lateness_seconds": 2, "timerd_publish_failures_total": 7,
+		"timerd_dead_letters_total":  2,
 		"timerd_library_calls_total": 2, "timerd_due_timers": 3,
 	} {
 		if series[name] != want {
@@ -67,7 +68,8 @@ func TestSeriesOfNamespacesAreBounded(t *testing.T) {
 	}
 }
 
-// The tests of the alerts begin as a fresh process does: a counter that it shows with 0 or more, one that it does not show without a value.
+// The tests of the alerts begin as a fresh process does: a counter that it shows with 0 or more, one that it does not
+// show without a value.
 func TestRulesAreTestedFromTheBeginning(t *testing.T) {
 	t.Parallel()
 	fresh := map[string]bool{}
@@ -93,13 +95,16 @@ func TestRulesAreTestedFromTheBeginning(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	all := regexp.MustCompile(`series: '(timerd_[a-z_]+_total)\{job="[a-z]+",instance="[a-z]"([^}]*)\}', values: '(.)`).FindAllStringSubmatch(string(tests), -1)
+	all := regexp.MustCompile(
+		`series: '(timerd_[a-z_]+_total)\{job="[a-z]+",instance="[a-z]"([^}]*)\}', values: '(.)`).FindAllStringSubmatch(
+		string(tests), -1)
 	if len(all) < 20 {
 		t.Errorf("%d counters", len(all))
 	}
 	for _, series := range all {
 		if absent := series[3] == "_"; absent == fresh[series[1]+series[2]] {
-			t.Errorf("%s%s: a fresh process shows it: %t, and the test begins with %s", series[1], series[2], !absent, series[3])
+			t.Errorf("%s%s: a fresh process shows it: %t, and the test begins with %s", series[1], series[2], !absent,
+				series[3])
 		}
 	}
 }

@@ -23,13 +23,13 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// watchInterval is how often a cluster is asked for its masters and their slots.
+// watchInterval is the interval of looks at a cluster's masters and their slots.
 const watchInterval = time.Second
 
-// followTimeout bounds one look at them.
+// followTimeout bounds one look at the masters and their slots.
 const followTimeout = 5 * time.Second
 
-// vanishedFor is for how long timers that have vanished are told of: until that is kept in NATS.
+// vanishedFor is the time for which vanished timers are reported to Losses: enough to store them in NATS.
 const vanishedFor = time.Minute
 
 // nodes serves the nodes of the schedule. Those of a cluster come and go as the cluster changes.
@@ -47,23 +47,23 @@ type nodes struct {
 	mu      sync.Mutex
 	served  map[*schedule.Node]*servedNode
 	aside   schedule.ParkedCounts // on all of them
-	problem error                 // why the nodes are not known, or not all as they are
+	problem error                 // why the nodes, or some of them, are unknown
 }
 
-// servedNode is what serves one node.
+// servedNode has the parts that serve one node.
 type servedNode struct {
 	rec  *reconciler.Reconciler
 	hear *hearing // nil without keyspace events
-	stop func()   // ends it and waits for that
+	stop func()   // stops the parts and waits for their end
 
-	counts     schedule.DueScan // what the last sweep counted; guarded by nodes.mu
-	scanned    bool             // there was one; guarded by nodes.mu
-	incomplete bool             // events that adoption needs are missing; guarded by nodes.mu
-	vanished   int64            // timers that have vanished of late; guarded by nodes.mu
-	vanishedAt time.Time        // when that was noticed last; guarded by nodes.mu
+	counts     schedule.DueScan // the counts of the last sweep; guarded by nodes.mu
+	scanned    bool             // a sweep has ended; guarded by nodes.mu
+	incomplete bool             // events needed for adoption are missing; guarded by nodes.mu
+	vanished   int64            // timers that vanished lately; guarded by nodes.mu
+	vanishedAt time.Time        // the last time timers vanished; guarded by nodes.mu
 }
 
-// newServed returns what is to serve a node.
+// newServed returns the parts that serve a node.
 func (s *nodes) newServed(node *schedule.Node) *servedNode {
 	log := s.log
 	if node.Name() != "" {
@@ -78,7 +78,7 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 	rec.Logger = log
 	rec.SweepInterval = s.config.SweepInterval
 	rec.Lease = s.config.Lease
-	rec.Self, rec.Counts, rec.CanPublish = s.self, s.metrics.counts.say, s.canPublish
+	rec.Self, rec.Counts, rec.CanPublish = s.self, s.metrics.counts.next, s.canPublish
 	rec.Metrics, rec.Coverage.Metrics = counted, counted
 	hear := &hearing{
 		newListener: func() *listener.Listener { return s.newListener(node, rec, counted, log) },
@@ -89,13 +89,14 @@ func (s *nodes) newServed(node *schedule.Node) *servedNode {
 		n.hear = hear
 		return n
 	}
-	node.StopHearing() // which never runs, and hears nothing
+	node.StopHearing() // without a listener nothing arrives
 	rec.Coverage.SetComplete(false)
 	return n
 }
 
 // newListener returns a listener to a node.
-func (s *nodes) newListener(node *schedule.Node, rec *reconciler.Reconciler, m listener.Metrics, log *slog.Logger) *listener.Listener {
+func (s *nodes) newListener(node *schedule.Node, rec *reconciler.Reconciler, m listener.Metrics,
+	log *slog.Logger) *listener.Listener {
 	events := listener.New(node.Server(), node, rec.Coverage, s.db, s.config.Namespaces, s.self.Instance)
 	events.Logger, events.Metrics, events.Agenda, events.Busy = log, m, rec, rec.Busy
 	events.Lag = func() time.Duration {
@@ -107,7 +108,7 @@ func (s *nodes) newListener(node *schedule.Node, rec *reconciler.Reconciler, m l
 	return events
 }
 
-// update changes what is known of the nodes and shows it.
+// update changes the state of the nodes and exports it.
 func (s *nodes) update(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -163,11 +164,11 @@ func (s *nodes) run(ctx context.Context) {
 		}
 		s.noteSteps()
 		if _, some := errors.AsType[*schedule.AwayError](err); some {
-			err = nil // the check of each server tells
+			err = nil // the check of each server reports this
 		}
 		s.mu.Lock()
 		if err != nil && s.problem == nil {
-			s.log.Warn("cannot tell which servers have the schedule; trying again", "err", err)
+			s.log.Warn("cannot find the servers of the schedule; trying again", "err", err)
 		}
 		s.problem = err
 		s.mu.Unlock()
@@ -179,7 +180,7 @@ func (s *nodes) run(ctx context.Context) {
 	}
 }
 
-// follow serves the nodes that there are by now, and no others. Those that it starts run until ctx ends.
+// follow serves exactly the present nodes. The parts it starts run until ctx ends.
 func (s *nodes) follow(ctx context.Context) error {
 	asking, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()
@@ -224,13 +225,14 @@ func (s *nodes) noteSteps() {
 			if step.By < 0 {
 				direction = "back"
 			}
-			s.log.Warn("the clock of Redis was stepped: timers are due by it", "redis", node.Server().Options().Addr, "direction", direction,
+			s.log.Warn("the clock of Redis was stepped; due times follow it", "redis", node.Server().Options().Addr,
+				"direction", direction,
 				"by", step.By.Abs().Round(time.Millisecond), "to", step.At.UTC().Format(time.RFC3339))
 		}
 	}
 }
 
-// list returns what serves the nodes.
+// list returns the served nodes.
 func (s *nodes) list() map[*schedule.Node]*servedNode {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -248,7 +250,7 @@ func (s *nodes) Armed(key keys.Key, due schedule.Millis) {
 // Skipped counts missed occurrences.
 func (s *nodes) Skipped(n int64) { s.metrics.skipped.Add(float64(n)) }
 
-// check asks every server whether it works, all at once: one that is silent takes no time from the others.
+// check asks every server whether it works, all at once: a silent one does not delay the others.
 func (s *nodes) check(ctx context.Context) error {
 	s.mu.Lock()
 	problem := s.problem
@@ -267,7 +269,8 @@ func (s *nodes) check(ctx context.Context) error {
 	}))
 }
 
-// beyondMemory returns an error unless it is that Redis is out of memory: what fires timers needs none, and [problems] tell of it.
+// beyondMemory returns err, or nil if err means that Redis is out of memory: firing needs no memory, and [problems]
+// report it.
 func beyondMemory(err error) error {
 	if refusal := diag.Refusal(err); refusal != nil && refusal.Word == diag.OutOfMemory {
 		return nil
@@ -275,7 +278,7 @@ func beyondMemory(err error) error {
 	return err
 }
 
-// setAside finds how many timers are set aside.
+// setAside reports the timers set aside.
 func (s *nodes) setAside() (found diag.Findings) {
 	s.mu.Lock()
 	aside := s.aside
@@ -293,7 +296,7 @@ func (s *nodes) setAside() (found diag.Findings) {
 	return found
 }
 
-// counted returns how many timers each server has by its last sweep.
+// counted returns each server's number of timers at its last sweep.
 func (s *nodes) counted() (all []streams.Counted) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -314,12 +317,12 @@ func (s *nodes) counted() (all []streams.Counted) {
 	return all
 }
 
-// claims tells whether timers are claimed from every server as they become due.
+// claims returns an error unless timers of every server are claimed as they become due.
 func (s *nodes) claims(context.Context) error {
 	return each(s.list(), func(_ *schedule.Node, n *servedNode) error { return n.rec.Healthy() })
 }
 
-// hears tells whether keyspace events of every server flow and are taken in.
+// hears returns an error unless the keyspace events of every server arrive and are processed.
 func (s *nodes) hears(context.Context) error {
 	served := s.list()
 	if len(served) == 0 {
@@ -328,10 +331,13 @@ func (s *nodes) hears(context.Context) error {
 	return each(served, func(_ *schedule.Node, n *servedNode) error { return beyondMemory(n.hear.healthy()) })
 }
 
-// each asks about every server at the same time and returns what is wrong, in the order of the servers, named where there
-// are several. That the cluster is down is said once and of none of them: while one master is away, all others say so.
+// each asks about every server at the same time and returns the errors in the order of the servers, with their names if
+// there are several. That the cluster is down is reported once, without a name: while one master is away, all others
+// report it.
 func each(served map[*schedule.Node]*servedNode, ask func(*schedule.Node, *servedNode) error) error {
-	nodes := slices.SortedFunc(maps.Keys(served), func(a, b *schedule.Node) int { return strings.Compare(a.Name(), b.Name()) })
+	nodes := slices.SortedFunc(maps.Keys(served), func(a, b *schedule.Node) int {
+		return strings.Compare(a.Name(), b.Name())
+	})
 	errs := make([]error, len(nodes))
 	var asking sync.WaitGroup
 	for i, node := range nodes {

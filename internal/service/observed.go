@@ -14,7 +14,7 @@ type nodeMetrics struct {
 	taken   *takeovers
 	aside   *parked
 	node    *servedNode
-	update  func(change func()) // changes the node, and shows it
+	update  func(change func()) // changes the node, and exports it
 	log     *slog.Logger
 }
 

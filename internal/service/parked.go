@@ -12,31 +12,30 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// reasonRetry says that a retry request cannot be carried out for now; the schedule has the other reasons why something is
-// set aside.
+// reasonRetry is the reason for a retry request set aside; the schedule has the reasons for timers.
 const reasonRetry = "retry"
 
 const (
-	// retellAfter is how long nothing more is said of an app whose timers are set aside.
+	// retellAfter is the least interval between log lines about the same app.
 	retellAfter = time.Hour
-	// maxTold is how many apps that is remembered of.
+	// maxTold limits the remembered apps.
 	maxTold = 1000
 )
 
-// parked counts and logs the timers whose keys timerd may not read. Its methods may be called concurrently.
+// parked counts and logs timers with unreadable keys. Its methods may be called concurrently.
 type parked struct {
 	total prometheus.Counter
 	log   *slog.Logger
 
 	mu   sync.Mutex
-	told map[string]time.Time // app -> when it was logged last
+	told map[string]time.Time // by app: time of the last log line
 }
 
 func newParked(total prometheus.Counter, log *slog.Logger) *parked {
 	return &parked{total: total, log: log, told: map[string]time.Time{}}
 }
 
-// note takes in that n timers, or events of their keys, are set aside. key is of one of them.
+// note counts n timers, or events of their keys, that are set aside. key is the key of one.
 func (s *parked) note(n int, key string) {
 	if n == 0 {
 		return
@@ -52,6 +51,7 @@ func (s *parked) note(n int, key string) {
 		clear(s.told)
 	}
 	s.told[app] = time.Now()
-	s.log.Warn("timers of this app are set aside: timerd may not read their keys; grant it the keys of the app, as deploy/users.acl does",
+	s.log.Warn("timers of this app are set aside: timerd may not read their keys; "+
+		"grant it the app's keys, as in deploy/users.acl",
 		"key", keys.Abbreviate(key), "reason", string(query.ParkedRights))
 }

@@ -16,13 +16,13 @@ import (
 )
 
 const (
-	// problemsInterval is how often it is asked what is wrong. With reportTimeout it is told within 5 s.
+	// problemsInterval is the interval of the checks. With reportTimeout, a problem shows within 5 s.
 	problemsInterval = 2 * time.Second
-	// reportTimeout bounds the question, and so what every page of the console waits for.
+	// reportTimeout bounds a report, and so the wait of each console page.
 	reportTimeout = 2 * time.Second
 )
 
-// report asks what timerd status tells, without waiting for a NATS that is known to be away: from.NoNATS is told then.
+// report makes timerd status's report. If NATS is known to be away, it does not wait for it, and reports from.NoNATS.
 func report(ctx context.Context, from status.Sources) *status.Report {
 	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
@@ -32,9 +32,10 @@ func report(ctx context.Context, from status.Sources) *status.Report {
 	return from.Gather(ctx)
 }
 
-// natsAway returns what is told while there is no connection to NATS.
+// natsAway returns the finding for a missing connection to NATS.
 func natsAway(conf config.NATS) diag.Finding {
-	return diag.Finding{Text: "NATS at " + conf.Shown + " is away", Fix: "bring the NATS server back: timers that are due wait in Redis, and none is lost"}
+	return diag.Finding{Text: "NATS at " + conf.Shown + " is away",
+		Fix: "bring the NATS server back: timers that are due wait in Redis, and none is lost"}
 }
 
 // connected returns a problem while there is no connection to NATS.
@@ -45,31 +46,35 @@ func connected(js jetstream.JetStream, away diag.Finding) error {
 	return &diag.Fault{What: away.Text, Remedy: away.Fix}
 }
 
-// problems knows what is wrong with the installation, as timerd status tells it, for /readyz and the metrics.
+// problems has the problems of the installation, as in timerd status, for /readyz and the metrics.
 type problems struct {
 	from   status.Sources
-	counts *counts // take what the other surfaces are told
+	counts *counts // gets this timerd's part, for other timerds' reports
 	gauge  *prometheus.GaugeVec
-	// overdue and overdueAge have no labels, so that there may be no value.
+	// overdue and overdueAge have no labels, so that the value can be absent.
 	overdue, overdueAge *prometheus.GaugeVec
 
 	mu   sync.Mutex
 	last *status.Report
 }
 
-// newProblems returns problems from where they are told.
+// newProblems returns problems read from these sources.
 func newProblems(from status.Sources, all *nodes, r registry) *problems {
 	from.Aside = all.setAside
 	p := &problems{
-		from: from, counts: all.metrics.counts, gauge: r.gauges("problem", "1 while timerd status finds a problem by this check, else 0.", "check"),
-		overdue:    r.gauges("overdue_timers", "Timers of all servers that are due and not settled for longer than the lease and two sweeps; no value while Redis does not answer."),
-		overdueAge: r.gauges("overdue_seconds", "How long ago the oldest of them was due, 0 for none; no value while Redis does not answer."),
+		from: from, counts: all.metrics.counts, gauge: r.gauges("problem",
+			"1 while timerd status finds a problem by this check, else 0.", "check"),
+		overdue: r.gauges("overdue_timers",
+			"Timers of all servers that have been due and not settled for longer than the lease and two sweeps; no "+
+				"value while Redis does not answer."),
+		overdueAge: r.gauges("overdue_seconds",
+			"How long ago the oldest of them was due, 0 for none; no value while Redis does not answer."),
 	}
 	p.note(&status.Report{})
 	return p
 }
 
-// run asks again and again until ctx ends.
+// run makes reports until ctx ends.
 func (p *problems) run(ctx context.Context) {
 	for {
 		found := report(ctx, p.from)
@@ -83,7 +88,7 @@ func (p *problems) run(ctx context.Context) {
 	}
 }
 
-// note takes what is wrong.
+// note keeps a report's problems.
 func (p *problems) note(r *status.Report) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -95,7 +100,7 @@ func (p *problems) note(r *status.Report) {
 	}
 }
 
-// lacks returns which rights timerd lacks in Redis; nil if it has all that it fires by.
+// lacks returns an error with the rights that timerd lacks in Redis; nil if it has all rights that firing needs.
 func (p *problems) lacks() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,14 +114,14 @@ func (p *problems) lacks() error {
 	return errors.Join(all...)
 }
 
-// found returns what is wrong.
+// found returns the problems.
 func (p *problems) found() diag.Findings {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.last.Problems
 }
 
-// noteOverdue shows how many timers are overdue.
+// noteOverdue exports the number and the age of overdue timers.
 func (p *problems) noteOverdue(r *status.Report) {
 	if r.Redis == nil {
 		p.overdue.Reset()

@@ -21,15 +21,18 @@ type published struct {
 
 func newPublished(all *metrics, r registry) *published {
 	p := &published{
-		all:        all,
-		duplicates: r.counter("duplicates_total", "Events that JetStream had already, from an earlier try or another timerd, and dropped."),
-		settled:    r.counter("settled_total", "Firings taken out of the schedule: acknowledged, or too late to fire."),
-		released:   r.counter("released_total", "Claims given back because the event could not be published in time."),
-		lost:       r.counter("stream_lost_total", "Events that NATS had acknowledged to this process and has lost, at least."),
+		all: all,
+		duplicates: r.counter("duplicates_total",
+			"Events that JetStream had already, from an earlier try or another timerd, and dropped."),
+		settled:  r.counter("settled_total", "Firings taken out of the schedule: acknowledged, or too late to fire."),
+		released: r.counter("released_total", "Claims given back because the event could not be published in time."),
+		lost: r.counter("stream_lost_total",
+			"Events acknowledged to this process by NATS and lost since, at least."),
 		withoutPayload: r.counters("fired_without_payload_total",
 			"Events whose payload was missing or too large when they were claimed, by status.", "status"),
-		failed:  r.counters("publish_failures_total", "Tries to publish an event that failed, by class.", "class"),
-		tooLate: r.counters("late_total", "Timers that were claimed too late to fire, by outcome: dead letters, or dropped.", "action"),
+		failed: r.counters("publish_failures_total", "Tries to publish an event that failed, by class.", "class"),
+		tooLate: r.counters("late_total",
+			"Timers that were claimed too late to fire, by outcome: dead letters, or dropped.", "action"),
 	}
 	counting(p.withoutPayload, event.StatusMissing, event.StatusTooLarge)
 	counting(p.failed, notify.FailureDisconnected, notify.FailureTimeout, notify.FailureNoStream, notify.FailureFull,

@@ -16,56 +16,57 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// How often readiness is checked, and how long a check may take. Together they
-// bound how long a failure or a recovery goes unnoticed.
+// checkInterval and checkTimeout are the interval of the checks and the limit of each. Together they bound the time
+// until a failure or a recovery is noticed.
 const (
 	checkInterval = time.Second
 	checkTimeout  = 2 * time.Second
-	// recheckInterval is how often a check that fails is run.
+	// recheckInterval is the interval of a failing check.
 	recheckInterval = 100 * time.Millisecond
-	// checkStale is the age from which on a result counts no more: the check hangs, which is no good sign.
+	// checkStale is the age at which a result expires: the check hangs.
 	checkStale = checkInterval + checkTimeout + time.Second
-	// startGrace is how long a part may take to get going before that is logged.
+	// startGrace is the time for a part to start before a failure is logged.
 	startGrace = 5 * time.Second
-	// mostWrong is how many bytes of a reason others are told.
+	// mostWrong limits the bytes of a reason in heartbeats.
 	mostWrong = 500
 )
 
 // errUnchecked is a check's result until it has run.
 var errUnchecked = errors.New("not checked yet")
 
-// readiness runs named checks over and over and remembers what each said last, so that asking it costs nothing and
-// blocks on nothing. Its methods may be called concurrently once run was called.
+// readiness runs named checks over and over and keeps the last result of each, so that reading it costs nothing and
+// never blocks. Its methods may be called concurrently once run was called.
 type readiness struct {
 	log    *slog.Logger
 	checks []*check
-	// besides finds what is wrong with the installation; nil for nothing.
+	// besides returns the problems of the installation; may be nil.
 	besides func() diag.Findings
-	clients diag.Clients // how the commands in fixes reach the servers
-	// tell takes the checks that fail for a reason of their own, whenever one has run; nil for nobody.
+	clients diag.Clients // for the commands in fixes
+	// tell gets the checks that fail for a reason of their own, after each run of a check; may be nil.
 	tell func([]schedule.Wrong)
 
-	mu sync.Mutex // guards what the checks said
+	mu sync.Mutex // guards the results of the checks
 }
 
-// check asks whether one part of timerd works.
+// check tests one part of timerd.
 type check struct {
 	name  string
 	after []string // checks without which this one cannot pass
-	// ask returns nil, or what is wrong in words for an operator, and ends when its context does.
+	// ask returns nil, or the fault in words for an operator, and ends when its context does.
 	ask func(context.Context) error
-	// lesser says that timerd fires and hears while it fails: /readyz stays 200.
+	// lesser means that timerd fires and receives events even while the check fails: /readyz stays 200.
 	lesser bool
 
-	err    error // what it said last
+	err    error // the last result
 	at     time.Time
-	grace  time.Time // until when a failure is not worth a line
+	grace  time.Time // until then failures are not logged
 	logged bool      // err was logged
 
-	resumed bool // the process went on after a stop: what passes at once may fail a moment later
+	resumed bool // the process went on after a stop: a check that passes at once may fail a moment later
 }
 
-// add adds a check, after others without which it cannot pass: while they fail, they are the cause. Call it before run.
+// add adds a check, which cannot pass without the checks in after: while they fail, they are the cause. Call it before
+// run.
 func (r *readiness) add(name string, ask func(context.Context) error, after ...string) *check {
 	now := time.Now()
 	c := &check{name: name, after: after, ask: ask, err: errUnchecked, at: now, grace: now.Add(startGrace)}
@@ -73,8 +74,8 @@ func (r *readiness) add(name string, ask func(context.Context) error, after ...s
 	return c
 }
 
-// run runs the checks until ctx ends. It logs each failure and each recovery
-// once, and nothing of the first moments after add.
+// run runs the checks until ctx ends. It logs each failure and each recovery once, but no failure within startGrace of
+// add.
 func (r *readiness) run(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, c := range r.checks {
@@ -106,7 +107,7 @@ func (r *readiness) note(c *check, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	if now.Sub(c.at) > checkStale { // this process was stopped: what it finds within some seconds comes of that
+	if now.Sub(c.at) > checkStale { // this process was stopped: failures of the next seconds are consequences
 		c.grace, c.resumed = now.Add(startGrace), true
 	}
 	switch {
@@ -125,32 +126,34 @@ func (r *readiness) note(c *check, err error) {
 	}
 }
 
-// wrong returns the checks that fail, without those that wait for another one and those of the first moments. r.mu is held.
+// wrong returns the failing checks, except failures within startGrace or caused by another check. The caller holds
+// r.mu.
 func (r *readiness) wrong() (all []schedule.Wrong) {
 	failing := map[string]bool{}
 	for _, c := range r.checks {
 		waits := slices.ContainsFunc(c.after, func(name string) bool { return failing[name] })
 		if failing[c.name] = c.err != nil; c.logged && c.err != nil && !waits {
 			text := diag.Of(c.name, c.err, "").Text
-			all = append(all, schedule.Wrong{Check: c.name, Text: strings.ToValidUTF8(text[:min(len(text), mostWrong)], "")})
+			all = append(all, schedule.Wrong{Check: c.name, Text: strings.ToValidUTF8(text[:min(len(text), mostWrong)],
+				"")})
 		}
 	}
 	return all
 }
 
-// passes tells whether a check passes by what it said last.
+// passes reports whether the last result of a check was a pass.
 func (r *readiness) passes(name string) bool {
 	return !slices.ContainsFunc(r.own(), func(f diag.Finding) bool { return f.Check == name && f.Level != diag.OK })
 }
 
-// own returns what each check said last, in the order they were added.
+// own returns the last result of each check, in the order of add.
 func (r *readiness) own() (all diag.Findings) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, c := range r.checks {
 		err := c.err
 		if age := time.Since(c.at); age > checkStale {
-			err = fmt.Errorf("the check has not answered for %v", age.Round(time.Second))
+			err = fmt.Errorf("no result of the check for %v", age.Round(time.Second))
 		}
 		cause := slices.IndexFunc(c.after, func(name string) bool { return all.Has(diag.Fail, name) })
 		f := diag.Finding{Level: diag.OK, Check: c.name, Text: "ok"}
@@ -169,7 +172,8 @@ func (r *readiness) own() (all diag.Findings) {
 	return all
 }
 
-// state returns the lines of /readyz: the checks of this timerd, and then, as warnings, what else is wrong with the installation.
+// state returns the lines of /readyz: the checks of this timerd, and then, as warnings, other problems of the
+// installation.
 func (r *readiness) state() diag.Findings {
 	all := r.own()
 	if r.besides != nil {

@@ -34,7 +34,7 @@ func (r registry) gauges(name, help string, labels ...string) *prometheus.GaugeV
 	return r.own.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)
 }
 
-// asked registers a gauge whose value is asked for at each scrape.
+// asked registers a gauge with a function called at each scrape.
 func (r registry) asked(name, help string, labels prometheus.Labels, value func() float64) {
 	r.own.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help, ConstLabels: labels}, value)
 }
@@ -43,7 +43,7 @@ func (r registry) histogram(name, help string, buckets []float64) prometheus.His
 	return r.own.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets})
 }
 
-// oneIf is how a metric says yes or no.
+// oneIf returns 1 for yes, 0 for no.
 func oneIf(yes bool) float64 {
 	if yes {
 		return 1
@@ -51,7 +51,7 @@ func oneIf(yes bool) float64 {
 	return 0
 }
 
-// counting makes a counter show for each known value of its label, and returns what counts one of a value.
+// counting exports a counter for each known value of its label, and returns the function that counts one of a value.
 func counting[V ~string](c *prometheus.CounterVec, known ...V) func(V) {
 	for _, v := range known {
 		c.WithLabelValues(string(v))

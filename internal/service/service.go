@@ -1,6 +1,5 @@
-// Package service is the running timerd: what `timerd serve` and `timerd dev` run. It wires the listener, the
-// reconciler, the publisher and the retry consumer to each other, which do not know of one another, answers
-// over HTTP, and stops it all in order.
+// Package service is the running timerd, for `timerd serve` and `timerd dev`. It wires the listener, the reconciler,
+// the publisher and the retry consumer, which do not know each other, serves HTTP, and stops everything in order.
 package service
 
 import (
@@ -33,11 +32,11 @@ import (
 // Service runs timerd once.
 type Service struct {
 	Config  config.Config // of every section
-	Version string        // what the log and timerd status say
+	Version string        // for the log and timerd status
 	Logger  *slog.Logger
 }
 
-// Listeners are where timerd answers; nil for nowhere.
+// Listeners are timerd's listening sockets; nil for off.
 type Listeners struct {
 	HTTP    net.Listener // /healthz, /readyz and /metrics
 	Console net.Listener
@@ -56,11 +55,11 @@ func Listen(ctx context.Context, c config.Config) (Listeners, error) {
 	return l, err
 }
 
-// Close closes both. Listeners that are closed already stay so.
+// Close closes both. It may be called again.
 func (l Listeners) Close() {
 	for _, one := range []net.Listener{l.HTTP, l.Console} {
 		if one != nil {
-			_ = one.Close() // that it is closed already is no fault
+			_ = one.Close() // it may be closed already
 		}
 	}
 }
@@ -75,7 +74,7 @@ func (s Service) Run(ctx context.Context) error {
 	return s.RunOn(ctx, l)
 }
 
-// RunOn is Run where somebody listens already. It closes l.
+// RunOn is Run on open listeners. It closes l.
 //
 // In a cluster there is a listener and a reconciler for each master.
 //
@@ -89,7 +88,7 @@ func (s Service) Run(ctx context.Context) error {
 //	  └─────────── set again ──────────── retry consumer ◀────── requests ───────┘
 func (s Service) RunOn(ctx context.Context, l Listeners) error {
 	began := time.Now()
-	defer l.Close() // their servers have, once they run
+	defer l.Close() // running servers have closed them
 	conns, err := open(ctx, s.Config, s.Logger)
 	if err != nil {
 		return err
@@ -103,9 +102,9 @@ func (s Service) RunOn(ctx context.Context, l Listeners) error {
 	return err
 }
 
-// wire builds the parts of the service and says in which order they stop: first what brings new work, so
-// that nothing more is claimed; then the publisher, which finishes and settles what it has; then the HTTP
-// server, and the connections last.
+// wire builds the parts of the service, in the order of their stops. The sources of new work stop first, so that
+// nothing more is claimed; then the publisher, after it has finished and settled its firings; then the HTTP server, and
+// the connections last.
 func (s Service) wire(ctx context.Context, conns *connections, l Listeners, began time.Time) ([]step, error) {
 	c, log := s.Config, s.Logger
 	self := s.self(began)
@@ -121,7 +120,8 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	}
 	publisher := s.newPublisher(conns.js, sched, conf, member)
 	all := &nodes{
-		config: c.Service, log: log, taken: &takeovers{instance: self.Instance, log: log}, publisher: publisher, schedule: sched,
+		config: c.Service, log: log, taken: &takeovers{instance: self.Instance, log: log}, publisher: publisher,
+		schedule:   sched,
 		canPublish: func() bool { return publisher.Healthy() == nil },
 		db:         c.Redis.DB, self: self, served: map[*schedule.Node]*servedNode{},
 	}
@@ -135,14 +135,16 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	retries.OnFailed = past.noteFailed
 	all.metrics = m
 	wrong := newProblems(status.Sources{
-		Schedule: sched, JetStream: conns.js, NoNATS: natsAway(c.NATS), Streams: conf, Webhooks: new(status.RecentWebhooks), Overdue: new(status.OverdueWatch),
+		Schedule: sched, JetStream: conns.js, NoNATS: natsAway(c.NATS), Streams: conf,
+		Webhooks: new(status.RecentWebhooks), Overdue: new(status.OverdueWatch),
 		Databases: new(query.Databases), Written: publisher.Written,
 		Needs: rights.Needs{Events: true, Hears: c.Service.Namespaces}, Clients: c.Clients(), Brief: true,
 	}, all, registered)
 	ready := s.newReadiness(wrong, all, publisher, member, retries)
 	m.setComplete(c.Service.KeyspaceEvents)
 	observeReadiness(registered, ready)
-	surveys := &survey{schedule: sched, nodes: all, js: conns.js, letters: conf.DeadStream(), self: self, metrics: m, log: log}
+	surveys := &survey{schedule: sched, nodes: all, js: conns.js, letters: conf.DeadStream(), self: self, metrics: m,
+		log: log}
 
 	pages, err := s.consoleBeside(ctx, conns, conf, l.Console)
 	if err != nil {
@@ -157,7 +159,9 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 		}...),
 		{{"publisher", publisher.Run}},
 		{
-			{"HTTP server", func(ctx context.Context) error { return serveHTTP(ctx, l.HTTP, newHTTPHandler(ready, registered), log) }},
+			{"HTTP server", func(ctx context.Context) error {
+				return serveHTTP(ctx, l.HTTP, newHTTPHandler(ready, registered), log)
+			}},
 			{"readiness checks", withoutError(ready.run)},
 			{"installation", member.Run},
 			{"survey", withoutError(surveys.run)},
@@ -171,15 +175,17 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	}, nil
 }
 
-// logStart logs how it runs.
+// logStart logs the start with the main settings.
 func (s Service) logStart(l Listeners, instance, installation string, began time.Time) {
 	s.Logger.Info("timerd is running", "version", s.Version, "instance", instance, "installation", installation,
 		"redis", s.Config.Redis.Shown, "nats", s.Config.NATS.Shown, "namespaces", s.Config.Service.Namespaces.String(),
-		"http", shownAddr("%s", l.HTTP), "console", shownAddr(consoleURL, l.Console), "after", time.Since(began).Round(time.Millisecond))
+		"http", shownAddr("%s", l.HTTP), "console", shownAddr(consoleURL, l.Console), "after",
+		time.Since(began).Round(time.Millisecond))
 }
 
-// join makes the streams, and takes part in the installation.
-func (s Service) join(ctx context.Context, conns *connections, instance string, began time.Time) (member *streams.Member, err error) {
+// join creates the streams, and joins the installation.
+func (s Service) join(ctx context.Context, conns *connections, instance string,
+	began time.Time) (member *streams.Member, err error) {
 	conn := connect.Connector{Logger: s.Logger, Patience: max(startPatience-time.Since(began), time.Millisecond)}
 	err = conn.Streams(ctx, s.Config.NATS, func(context.Context) (err error) {
 		member, err = streams.Join(ctx, conns.rdb, conns.js, s.Config.Streams(), instance, s.Logger)
@@ -189,7 +195,8 @@ func (s Service) join(ctx context.Context, conns *connections, instance string, 
 }
 
 // newPublisher returns the publisher by the settings.
-func (s Service) newPublisher(js jetstream.JetStream, sched *schedule.Schedule, conf streams.Config, member *streams.Member) *notify.Publisher {
+func (s Service) newPublisher(js jetstream.JetStream, sched *schedule.Schedule, conf streams.Config,
+	member *streams.Member) *notify.Publisher {
 	p := notify.NewPublisher(js.Conn(), js, sched)
 	p.Streams = conf
 	p.Permit = member.Permit
@@ -202,10 +209,11 @@ func (s Service) newPublisher(js jetstream.JetStream, sched *schedule.Schedule, 
 }
 
 // newRetries returns the retry consumer by the settings.
-func (s Service) newRetries(js jetstream.JetStream, sched *schedule.Schedule, conf streams.Config, member *streams.Member) *retry.Consumer {
+func (s Service) newRetries(js jetstream.JetStream, sched *schedule.Schedule, conf streams.Config,
+	member *streams.Member) *retry.Consumer {
 	c := retry.NewConsumer(js, sched)
 	c.Streams = conf
-	if s.Config.Redis.Mode == config.Cluster { // of which one server may have half
+	if s.Config.Redis.Mode == config.Cluster { // one server of a cluster may have half of the load
 		c.Window *= 2
 	}
 	c.Permit = member.Permit
@@ -216,7 +224,8 @@ func (s Service) newRetries(js jetstream.JetStream, sched *schedule.Schedule, co
 }
 
 // newReadiness returns the checks of /readyz.
-func (s Service) newReadiness(wrong *problems, all *nodes, publisher *notify.Publisher, member *streams.Member, retries *retry.Consumer) *readiness {
+func (s Service) newReadiness(wrong *problems, all *nodes, publisher *notify.Publisher, member *streams.Member,
+	retries *retry.Consumer) *readiness {
 	r := &readiness{log: s.Logger, besides: wrong.found, clients: wrong.from.Clients, tell: all.metrics.counts.setWrong}
 	r.add(status.ReadyRedis, func(ctx context.Context) error {
 		err := all.check(ctx)
@@ -229,21 +238,24 @@ func (s Service) newReadiness(wrong *problems, all *nodes, publisher *notify.Pub
 	r.add(status.ReadyJetStream, func(context.Context) error {
 		return cmp.Or(connected(wrong.from.JetStream, wrong.from.NoNATS), publisher.Healthy())
 	})
-	r.add("installation", func(context.Context) error { return member.Healthy() }, status.ReadyRedis, status.ReadyJetStream)
-	r.add("retry consumer", func(context.Context) error { return retries.Healthy() }, status.ReadyRedis, status.ReadyJetStream).lesser = true // timers fire
-	r.add(diag.CheckGuards, func(context.Context) error { return member.Guarded() }, status.ReadyRedis, status.ReadyJetStream).lesser = true
+	r.add("installation", func(context.Context) error { return member.Healthy() }, status.ReadyRedis,
+		status.ReadyJetStream)
+	// timers fire
+	r.add("retry consumer", func(context.Context) error { return retries.Healthy() }, status.ReadyRedis,
+		status.ReadyJetStream).lesser = true
+	r.add(diag.CheckGuards, func(context.Context) error { return member.Guarded() }, status.ReadyRedis,
+		status.ReadyJetStream).lesser = true
 	if s.Config.Service.KeyspaceEvents {
 		r.add("keyspace events", all.hears, status.ReadyRedis)
 	}
 	return r
 }
 
-// load returns the schedule with its function library in place, on the masters of a cluster that answer, and reads what is held, so that
-// nothing is claimed by an older list. If none answers, they are tried for as long as any server is at the start of a timerd, which began
-// at a time.
+// load returns the schedule with its function library in place, on the answering masters of a cluster, and reads the
+// holds, so that no claim uses an older list. If no master answers, it keeps trying for startPatience since began.
 func (s Service) load(ctx context.Context, rdb redis.UniversalClient, began time.Time) (*schedule.Schedule, error) {
 	sched := schedule.New(rdb, s.Config.Service.MaxPayload)
-	replaced := 0 // the payload limit that was there
+	replaced := 0 // the earlier payload limit
 	conn := connect.Connector{Logger: s.Logger, Patience: max(startPatience-time.Since(began), 0)}
 	unfit := func(err error) bool {
 		return errors.Is(err, schedule.ErrRedisTooOld) || lacksCommand(err) || diag.Refusal(err).IsPermanent()
@@ -253,7 +265,8 @@ func (s Service) load(ctx context.Context, rdb redis.UniversalClient, began time
 		replaced = max(replaced, was)
 		if away, some := errors.AsType[*schedule.AwayError](err); some && !connect.RedisRefused(err) {
 			for _, master := range away.Masters {
-				s.Logger.Warn("a master of the cluster is away; its timers wait, and the others are served", "redis", master.Addr, "err", master.Err)
+				s.Logger.Warn("a master of the cluster is away; its timers wait, and the others are served", "redis",
+					master.Addr, "err", master.Err)
 			}
 			return nil
 		}
@@ -268,15 +281,16 @@ func (s Service) load(ctx context.Context, rdb redis.UniversalClient, began time
 		s.Logger.Warn("cannot read the list of holds; each server uses its own copy", "err", err)
 	}
 	if replaced > 0 {
-		s.Logger.Warn("TIMERD_MAX_PAYLOAD changes the payload limit, for every timerd of this Redis", "bytes", s.Config.Service.MaxPayload, "before", replaced)
+		s.Logger.Warn("TIMERD_MAX_PAYLOAD changes the payload limit, for every timerd of this Redis", "bytes",
+			s.Config.Service.MaxPayload, "before", replaced)
 	}
 	return sched, nil
 }
 
-// holdsTimeout bounds how long the start waits for the list of holds.
+// holdsTimeout bounds the wait for the list of holds at the start.
 const holdsTimeout = time.Second
 
-// withoutError adapts what never fails to a part.
+// withoutError makes a part of a function without an error.
 func withoutError(run func(context.Context)) func(context.Context) error {
 	return func(ctx context.Context) error {
 		run(ctx)
@@ -284,8 +298,8 @@ func withoutError(run func(context.Context)) func(context.Context) error {
 	}
 }
 
-// self returns what a timerd that began at a time says of itself. No other process has its instance id, which tells an
-// operator which one this is.
+// self returns the description that this timerd publishes of itself. Its instance id is unique, so that an operator can
+// identify the process.
 func (s Service) self(began time.Time) schedule.Self {
 	host := hostname()
 	return schedule.Self{
@@ -307,7 +321,7 @@ func hostname() string {
 	return host
 }
 
-// newInstance returns an id that no other process has.
+// newInstance returns a unique id.
 func newInstance(host string) string {
 	return fmt.Sprintf("%s-%d-%s", host, os.Getpid(), rand.Text()[:8])
 }

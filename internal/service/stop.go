@@ -9,38 +9,37 @@ import (
 	"time"
 )
 
-// stopWithin bounds the whole stop, however the servers behave. What has not ended by then is left behind:
-// the leases of its claims run out, and its firings are published again under the same ids. docs/reference.md
-// promises the end of the process within 10 s; the difference is for a slow machine.
+// stopWithin bounds the whole stop, however the servers behave. Parts that have not ended by then are left behind: the
+// leases of their claims run out, and their firings are published again under the same ids. docs/reference.md promises
+// the end of the process within 10 s; the difference is for a slow machine.
 const stopWithin = 9 * time.Second
 
 // part is a part of the service.
 type part struct {
 	name string
-	// run runs the part until ctx ends, and then ends it in good order. An error before ends the service.
+	// run runs the part until ctx ends, and then stops it in order. An earlier error ends the service.
 	run func(ctx context.Context) error
 }
 
-// step is parts that are stopped at the same time.
+// step is a group of parts that stop at the same time.
 type step []part
 
-// running is a part that was started.
+// running is a started part.
 type running struct {
 	part
 	stop func()        // tells it to end
 	done chan struct{} // closed when it has ended
-	err  error         // what it returned; set before done is closed
+	err  error         // its result; set before done is closed
 }
 
-// runAll runs the parts of all steps until ctx ends or one of them returns an error. Then it stops the
-// steps in their order, each when the one before has ended, within a time for all of them together. A
-// part that has not ended by then is logged and left behind. The values of ctx reach the parts, its end
-// does not. It returns the errors of all parts that have ended.
+// runAll runs the parts of all steps until ctx ends or one of them returns an error. Then it stops the steps in order,
+// each after the end of the one before, within one limit for all. A part that has not ended by then is logged and left
+// behind. The parts get the values of ctx, but not its end. runAll returns the errors of all ended parts.
 func runAll(ctx context.Context, log *slog.Logger, within time.Duration, steps ...step) error {
 	var failOnce sync.Once
 	failed := make(chan struct{})
 	started := make([][]*running, len(steps))
-	for i, parts := range slices.Backward(steps) { // what others need is there before them
+	for i, parts := range slices.Backward(steps) { // a part starts after the parts it needs
 		for _, p := range parts {
 			own, stop := context.WithCancel(context.WithoutCancel(ctx))
 			r := &running{part: p, stop: stop, done: make(chan struct{})}
@@ -76,7 +75,7 @@ func runAll(ctx context.Context, log *slog.Logger, within time.Duration, steps .
 	return errors.Join(errs...)
 }
 
-// ended waits for the end of a part, or of ctx. It tells whether the part has ended.
+// ended waits for the end of a part, or of ctx. It reports whether the part has ended.
 func (r *running) ended(ctx context.Context) bool {
 	select {
 	case <-r.done:

@@ -44,7 +44,8 @@ func TestStopInOrder(t *testing.T) {
 			step{l.part("reconciler", 2*time.Second), l.part("consumer", time.Second)},
 			step{l.part("publisher", 3*time.Second)},
 			step{l.part("connections", time.Second)})
-		if want := []string{"consumer 1s", "reconciler 2s", "publisher 5s", "connections 6s"}; err != nil || !slices.Equal(l.ended, want) {
+		if want := []string{"consumer 1s", "reconciler 2s", "publisher 5s", "connections 6s"}; err != nil ||
+			!slices.Equal(l.ended, want) {
 			t.Errorf("ended %q, %v; want %q", l.ended, err, want)
 		}
 		if out.String() != "" {
@@ -53,7 +54,7 @@ func TestStopInOrder(t *testing.T) {
 	})
 }
 
-// The bound is one for all steps: what is late is named, and what follows is told to stop all the same.
+// All steps share one bound: a late part is named, and later steps are stopped all the same.
 func TestStopIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -78,7 +79,8 @@ func TestStopIsBounded(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if want := []string{"reconciler 6s", "watcher 6s", "connections 11s", "publisher 12s"}; !slices.Equal(l.ended, want) {
+		if want := []string{"reconciler 6s", "watcher 6s", "connections 11s", "publisher 12s"}; !slices.Equal(l.ended,
+			want) {
 			t.Errorf("ended %q, want %q", l.ended, want)
 		}
 	})

@@ -17,24 +17,25 @@ import (
 )
 
 const (
-	// surveyInterval is how often a survey is made. It takes Redis some microseconds.
+	// surveyInterval is the interval of surveys. One takes Redis some microseconds.
 	surveyInterval = 10 * time.Second
-	// countInterval is how often it counts in the slots of a cluster: what is due soon, and calls. That takes each master some 50 ms.
+	// countInterval is the interval at which timers due soon, and calls, are counted in the slots of a cluster. A count
+	// takes each master some 50 ms.
 	countInterval = time.Minute
-	// firstSurvey is the pause at the start, for as long as this timerd does not serve the schedule yet.
+	// firstSurvey is the interval at the start, until this timerd serves the schedule.
 	firstSurvey = 250 * time.Millisecond
-	// surveyTimeout bounds each question of it.
+	// surveyTimeout bounds each request of a survey.
 	surveyTimeout = 3 * time.Second
 )
 
-// The functions of the library whose calls are counted.
+// The counted functions of the library.
 const (
 	callSet    = "timer_set"
 	callCancel = "timer_cancel"
 )
 
-// survey looks from time to time at what concerns all timerds of the schedule: whether they agree, how often the function
-// library was called, how many timers become due soon, and how many dead letters there are.
+// survey looks from time to time at the shared state of all timerds: whether their settings agree, the calls of the
+// function library, the timers due soon, and the dead letters.
 type survey struct {
 	schedule *schedule.Schedule
 	nodes    *nodes
@@ -44,14 +45,14 @@ type survey struct {
 	metrics  *metrics
 	log      *slog.Logger
 
-	calls   query.Calls // the sum over all nodes when it was read last
-	counted time.Time   // when it was
+	calls   query.Calls // the last sum over all nodes
+	counted time.Time   // the time of calls
 
 	serves    bool            // this timerd was among those alive
 	silent    map[string]bool // the silent timerds, by instance id
-	different string          // what was last said of settings
-	versions  string          // which there were
-	mixed     bool            // these are several
+	different string          // the last message about settings
+	versions  string          // the last versions
+	mixed     bool            // more than one version
 }
 
 // run makes surveys until ctx ends: one soon after another at first, until this timerd serves the schedule.
@@ -80,8 +81,8 @@ func (s *survey) run(ctx context.Context) {
 	}
 }
 
-// ask asks a question in bounded time. One that is not answered is asked again at the next survey; /readyz says which server
-// does not answer.
+// ask makes a request in bounded time. A failed request is repeated by the next survey, and /readyz names the silent
+// server.
 func (s *survey) ask(ctx context.Context, question func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(ctx, surveyTimeout)
 	defer cancel()
@@ -97,7 +98,10 @@ func (s *survey) lookAtMembers(ctx context.Context) error {
 		return err
 	}
 	s.metrics.members(s.self.Settings, members)
-	s.serves = slices.ContainsFunc(members, func(m query.Member) bool { return m.Alive && m.Instance == s.self.Instance })
+	s.serves = slices.ContainsFunc(members, func(m query.Member) bool {
+		return m.Alive &&
+			m.Instance == s.self.Instance
+	})
 	s.tellGone(members)
 	var different []string
 	for _, d := range status.Differences(members) {
@@ -127,7 +131,7 @@ func (s *survey) lookAtMembers(ctx context.Context) error {
 	return nil
 }
 
-// tellGone logs which of the other timerds has fallen silent since the start of this one, and who has its place.
+// tellGone logs the timerds that fell silent since the start of this timerd, and names the timerd that took over.
 func (s *survey) tellGone(members []query.Member) {
 	first, silent := "", map[string]bool{}
 	for _, m := range members {
@@ -141,27 +145,30 @@ func (s *survey) tellGone(members []query.Member) {
 		}
 		silent[m.Instance] = true
 		if !s.silent[m.Instance] && m.Seen.After(s.self.Since) {
-			s.log.Warn("a timerd is gone: it died, stalled, or does not reach Redis. The first in rank claims the due timers, and its claims once their leases are over",
+			s.log.Warn("a timerd is gone: it died, stalled, or does not reach Redis. "+
+				"The first timerd in rank claims the due timers, and, once their leases are over, "+
+				"the timers that this one had claimed",
 				"instance", m.Instance, "seen", m.Seen.UTC().Format(time.RFC3339Nano), "first", first)
 		}
 	}
 	s.silent = silent
 }
 
-// watchStops notes and logs that this process was stopped for a while, or its machine was, until ctx ends: then
-// others had its place, and what it logs next comes of that.
+// watchStops notes and logs each stop of this process, or of its machine, until ctx ends: other timerds took over then,
+// and the next log lines are consequences.
 func watchStops(ctx context.Context, noted *counts, log *slog.Logger) {
 	const interval, long = 500 * time.Millisecond, 3 * time.Second
 	for at := time.Now(); backoff.Sleep(ctx, interval); at = time.Now() {
 		if stood := time.Since(at); stood > long {
 			noted.noteStop(stood, true)
-			log.Warn("this timerd was stopped, and goes on now: the others may have taken over its claims", "for", stood.Round(100*time.Millisecond))
+			log.Warn("this timerd was stopped, and goes on now: the others may have taken over its claims", "for",
+				stood.Round(100*time.Millisecond))
 		}
 	}
 }
 
-// countCalls counts the calls of the function library since the last time which no message told of. What was there when
-// timerd started is not counted. After a loss of data the count goes on from what is left.
+// countCalls counts the function library's calls since the last count, except calls reported by message. It leaves out
+// earlier calls than timerd's start. After a loss of data it goes on from the remaining count.
 func (s *survey) countCalls(ctx context.Context) error {
 	var now query.Calls
 	for node := range s.nodes.list() {
@@ -184,18 +191,18 @@ func (s *survey) countCalls(ctx context.Context) error {
 	return nil
 }
 
-// horizon is a time within which timers become due that are counted.
+// horizon is a time limit for the count of timers due soon.
 type horizon struct {
 	name   string // in the metric
 	within time.Duration
 }
 
-// horizons returns them in ascending order.
+// horizons returns the time limits in ascending order.
 func horizons() []horizon {
 	return []horizon{{"1m", time.Minute}, {"10m", 10 * time.Minute}, {"1h", time.Hour}}
 }
 
-// countDue notes how many timers of all nodes become due soon, each by the clock of its server.
+// countDue counts the timers of all nodes that become due soon, each by the clock of its server.
 func (s *survey) countDue(ctx context.Context) error {
 	due := make([]int64, len(horizons()))
 	for node := range s.nodes.list() {
@@ -220,7 +227,7 @@ func (s *survey) countDue(ctx context.Context) error {
 	return nil
 }
 
-// countLetters notes how many dead letters there are, or that this is not known.
+// countLetters sets the number of dead letters, or removes the value if it is unknown.
 func (s *survey) countLetters(ctx context.Context) error {
 	stream, err := s.js.Stream(ctx, s.letters)
 	if err != nil {

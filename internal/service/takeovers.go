@@ -11,14 +11,13 @@ import (
 )
 
 const (
-	// takeoverPause is for how long nothing more comes before what was taken over is logged, and takeoverMost the longest that is
-	// waited for that.
+	// takeoverPause is the quiet time before a takeover is logged, and takeoverMost the longest wait for it.
 	takeoverPause = 2 * time.Second
 	takeoverMost  = 30 * time.Second
 )
 
-// takeovers says in the log what this timerd has taken over: firings that were claimed before and not settled within their lease. Its
-// methods may be called concurrently.
+// takeovers logs takeovers: claims of firings that were claimed before and not settled within their lease. Its methods
+// may be called concurrently.
 type takeovers struct {
 	instance string
 	log      *slog.Logger
@@ -27,11 +26,11 @@ type takeovers struct {
 	firings     int
 	key         string    // of the first
 	due         time.Time // the earliest
-	first, last time.Time // when they were claimed, by the server's clock
-	began, seen time.Time // when that was noted
+	first, last time.Time // times of the claims, by the server's clock
+	began, seen time.Time // local times of the notes
 }
 
-// note looks for such firings in what was claimed.
+// note looks in a claim for firings that were claimed before and not settled within their lease.
 func (t *takeovers) note(claimed *schedule.ClaimResult) {
 	for i := range claimed.Firings {
 		if claimed.Firings[i].Trigger == schedule.TriggerReclaim {
@@ -55,7 +54,7 @@ func (t *takeovers) add(claimed *schedule.ClaimResult, i int) {
 	t.last, t.seen = claimed.At, now
 }
 
-// run logs it until ctx ends.
+// run logs takeovers until ctx ends.
 func (t *takeovers) run(ctx context.Context) {
 	for backoff.Sleep(ctx, takeoverPause/2) {
 		t.tell()
@@ -66,14 +65,15 @@ func (t *takeovers) run(ctx context.Context) {
 	t.tell()
 }
 
-// tell logs what was taken over, unless more may come.
+// tell logs a takeover, unless more of it may come.
 func (t *takeovers) tell() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.firings == 0 || time.Since(t.seen) < takeoverPause && time.Since(t.began) < takeoverMost {
 		return
 	}
-	t.log.Warn("took over firings that were claimed before and not settled within their lease: a timerd died, stood still, or could not publish",
+	t.log.Warn("took over firings that were claimed before and not settled within their lease: "+
+		"a timerd died, stood still, or could not publish",
 		"instance", t.instance, "firings", t.firings, "key", t.key, "due_at", t.due.UTC().Format(time.RFC3339Nano),
 		"from", t.first.UTC().Format(time.RFC3339Nano), "until", t.last.UTC().Format(time.RFC3339Nano))
 	t.firings = 0

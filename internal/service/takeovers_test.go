@@ -13,7 +13,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// What is taken over in several claims is logged once, with how much, whose the first was, and when.
+// A takeover over several claims is logged once, with its size, the first key, and the times.
 func TestTakeoversAreLogged(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -29,8 +29,10 @@ func TestTakeoversAreLogged(t *testing.T) {
 		claim := func(trigger schedule.Trigger, due ...int) {
 			result := &schedule.ClaimResult{At: at}
 			for _, seconds := range due {
-				f := schedule.Firing{Trigger: trigger, Due: schedule.MillisOf(at.Add(time.Duration(-seconds) * time.Second))}
-				f.Key = keys.Key{App: "a", Module: "b", Type: "c", ID: time.Duration(seconds * int(time.Second)).String()}
+				f := schedule.Firing{Trigger: trigger, Due: schedule.MillisOf(
+					at.Add(time.Duration(-seconds) * time.Second))}
+				f.Key = keys.Key{App: "a", Module: "b", Type: "c",
+					ID: time.Duration(seconds * int(time.Second)).String()}
 				result.Firings = append(result.Firings, f)
 			}
 			taken.note(result)
@@ -46,7 +48,8 @@ func TestTakeoversAreLogged(t *testing.T) {
 		claim(schedule.TriggerReclaim, 11)
 		time.Sleep(takeoverPause)
 		want := `level=WARN msg="took over firings that were claimed before and not settled within their lease: a timerd died, stood still, or could not publish" ` +
-			"instance=me firings=3 key=a:b:c:12s due_at=2026-11-24T08:59:48Z from=2026-11-24T09:00:01Z until=2026-11-24T09:00:02Z\n"
+			"instance=me firings=3 key=a:b:c:12s due_at=2026-11-24T08:59:48Z from=2026-11-24T09:00:01Z " +
+			"until=2026-11-24T09:00:02Z\n"
 		if !strings.HasSuffix(said.String(), want) || strings.Count(said.String(), "\n") != 1 {
 			t.Errorf("%s\nwant %s", &said, want)
 		}

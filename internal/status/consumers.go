@@ -19,19 +19,18 @@ import (
 )
 
 const (
-	// failedWithin is for how long failed attempts are counted.
+	// failedWithin is the time over which failed attempts are counted.
 	failedWithin = 10 * time.Minute
-	// growsFor is how long a backlog has to grow, in each minute, before that is a problem, and growsTo how
-	// many events must wait then: a burst is smaller.
+	// A backlog is a problem if it has grown in each minute of growsFor, to growsTo events or more: a burst is smaller.
 	growsFor = 5 * time.Minute
 	growsTo  = 100
-	// failsOnly is how many attempts have to fail without a success before that is a problem. One success in
-	// successShare failures may be one that is not counted as failed yet.
+	// A handler is a problem after failsOnly failures without a success. One success among successShare failures may be
+	// an attempt not yet counted as failed.
 	failsOnly    = 5
 	successShare = 20
 )
 
-// Failures is how many attempts of a namespace failed for consumers that do not name themselves.
+// Failures counts the failed attempts of a namespace by consumers that do not name themselves.
 type Failures struct {
 	Namespace string `json:"namespace"`
 	Failed    int64  `json:"failed"` // in the last ten minutes
@@ -62,7 +61,7 @@ func (c *Consumer) sample() streams.ConsumerSample {
 	return streams.ConsumerSample{Minute: streams.Minute(c.At), Waiting: c.Waiting, Settled: c.settled}
 }
 
-// addPast adds what timerds know of the consumer; nil if they have said nothing.
+// addPast adds the timerds' history of the consumer; nil if there is none.
 func (c *Consumer) addPast(past *streams.Consumers) {
 	if past == nil {
 		return
@@ -70,6 +69,30 @@ func (c *Consumer) addPast(past *streams.Consumers) {
 	c.failures, c.samples = past.Failed[c.Name], past.Samples[c.Name]
 	failed := c.failures.Since(streams.Minute(c.At.Add(-failedWithin)) + 1)
 	c.Failed = &failed
+	if last, there := past.Errors[c.Name]; there {
+		c.LastFailure = &streams.LastFailure{At: last.At, Key: clean(last.Key),
+			Error: cleanUpTo(longestError, last.Error)}
+	}
+	c.addRate()
+}
+
+// longestError limits the text of a consumer's error, in bytes.
+const longestError = 250
+
+// addRate adds the rate of settled events and the share of failures, since the oldest sample of the last ten minutes.
+func (c *Consumer) addRate() {
+	now := c.sample()
+	for _, s := range c.samples {
+		if s.Minute < now.Minute-int64(failedWithin/time.Minute) || s.Minute >= now.Minute || s.Settled > now.Settled {
+			continue
+		}
+		settled := float64(now.Settled - s.Settled)
+		c.PerSecond = new(settled / (time.Duration(now.Minute-s.Minute) * time.Minute).Seconds())
+		if settled > 0 {
+			c.FailingShare = new(min(float64(c.failures.Since(s.Minute))/settled, 1))
+		}
+		return
+	}
 }
 
 // unnamed returns the failures of consumers that do not name themselves, at a time, most first.
@@ -86,7 +109,7 @@ func unnamed(past *streams.Consumers, now time.Time) (all []Failures) {
 	return all
 }
 
-// grows reports whether more events have waited each minute for a while, and how many there were at its beginning.
+// grows reports whether the backlog has grown in each minute of growsFor, and its size at the beginning.
 func (c *Consumer) grows() (from uint64, yes bool) {
 	now := c.sample()
 	before, minutes := now, int64(growsFor/time.Minute)
@@ -103,8 +126,8 @@ func (c *Consumer) grows() (from uint64, yes bool) {
 	return before.Waiting, before.Minute <= now.Minute-minutes && c.Waiting >= growsTo
 }
 
-// onlyFails returns how many attempts have failed without one that succeeded, and since when: in the last ten
-// minutes, or in the last hour. failed is 0 if some have succeeded, or that is not known.
+// onlyFails returns the number of failed attempts without a success, over the last ten minutes or the last hour, and
+// that time. failed is 0 if some succeeded, or if that is unknown.
 func (c *Consumer) onlyFails() (failed int64, since time.Duration) {
 	now := c.sample()
 	for _, within := range []time.Duration{failedWithin, streams.ConsumersAge} {
@@ -122,7 +145,7 @@ func (c *Consumer) onlyFails() (failed int64, since time.Duration) {
 	return 0, 0
 }
 
-// checkConsumption reports consumers whose backlog grows, and those whose handler only fails.
+// checkConsumption reports consumers whose backlog grows, and consumers whose handler only fails.
 func checkConsumption(consumers []Consumer, of jetstream.StreamConfig, p *diag.Findings) {
 	var growing backlog
 	first := uint64(0)
@@ -144,7 +167,7 @@ func checkConsumption(consumers []Consumer, of jetstream.StreamConfig, p *diag.F
 	}
 }
 
-// failingFix says what to do about a handler that only fails.
+// failingFix returns the fix for a handler that only fails.
 func (c *Consumer) failingFix() string {
 	look := "its program's log has the errors"
 	if isOfDeliver(c.Name) {
@@ -157,11 +180,10 @@ func (c *Consumer) failingFix() string {
 }
 
 const (
-	// letterSubjects bounds in how many subjects the dead letters are counted one by one, and lettersShown for
-	// how many namespaces they are shown.
+	// letterSubjects limits the subjects of a count by subject, and lettersShown the namespaces shown.
 	letterSubjects = 2000
 	lettersShown   = 20
-	// lettersWait is how long the last letters may take: without the right to read them NATS does not answer.
+	// lettersWait bounds the read of the last letters: NATS does not answer a user without the right to read them.
 	lettersWait = 500 * time.Millisecond
 )
 
@@ -169,15 +191,14 @@ const (
 type Letters struct {
 	Namespace string `json:"namespace"`
 	Letters   uint64 `json:"letters"`
-	// Last is when the last one was stored, Reason why it is one, and Error what went wrong in its last
-	// attempt. They are left out if they cannot be read.
+	// Last is the time of the last letter, Reason the letter's reason, and Error the error of its timer's last attempt.
+	// All three are left out if the letter cannot be read.
 	Last   time.Time `json:"last,omitzero"`
 	Reason string    `json:"reason,omitempty"`
 	Error  string    `json:"error,omitempty"`
 }
 
-// gatherLetters returns the dead letters by namespace, those with the most first. It returns none if they are
-// of too many namespaces.
+// gatherLetters returns the dead letters by namespace, most first. It returns none if there are too many namespaces.
 func gatherLetters(ctx context.Context, js jetstream.JetStream, conf streams.Config) ([]Letters, error) {
 	dead, err := js.Stream(ctx, conf.DeadStream())
 	if err != nil {
@@ -210,7 +231,7 @@ func gatherLetters(ctx context.Context, js jetstream.JetStream, conf streams.Con
 	return all, nil
 }
 
-// addLast adds what the last letter of a subject says, if it can be read.
+// addLast adds the reason and error of a subject's last letter, if it can be read.
 func (l *Letters) addLast(ctx context.Context, js jetstream.JetStream, conf streams.Config, subject string) {
 	data, stored, err := history.Last(ctx, js, conf.DeadStream(), subject)
 	if err != nil || stored.IsZero() {
@@ -222,7 +243,7 @@ func (l *Letters) addLast(ctx context.Context, js jetstream.JetStream, conf stre
 	}
 }
 
-// namespaceOf returns the namespace of a subject of dead letters, or the subject if it is of none.
+// namespaceOf returns the namespace of a subject of dead letters, or the subject itself if it has none.
 func namespaceOf(subject string, names keys.Names) string {
 	if n, ok := keys.ParseFilter(subject, names.SubjectPrefix(), keys.Dead); ok {
 		return n.String()

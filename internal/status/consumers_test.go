@@ -15,7 +15,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// The report has each durable consumer, what failed for it and for others, and the dead letters by namespace.
+// The report has each durable consumer, its failures and others', and the dead letters by namespace.
 func TestConsumersAndLetters(t *testing.T) {
 	t.Parallel()
 	state := jetstream.StreamConfig{Name: "TIMERS_STATE", Subjects: []string{"timers.state.>"}, MaxMsgsPerSubject: 1}
@@ -33,7 +33,8 @@ func TestConsumersAndLetters(t *testing.T) {
 	}
 	r := x.report()
 	expect(t, r)
-	if len(r.NATS.Consumers) != 1 || r.NATS.Consumers[0].Failed != nil || r.NATS.Unnamed != nil || r.NATS.Letters != nil {
+	if len(r.NATS.Consumers) != 1 || r.NATS.Consumers[0].Failed != nil || r.NATS.Unnamed != nil ||
+		r.NATS.Letters != nil {
 		t.Errorf("before a timerd has said anything: %+v", r.NATS)
 	}
 
@@ -49,21 +50,24 @@ func TestConsumersAndLetters(t *testing.T) {
 	now := time.Now()
 	for i, failed := range []int{2, 3} { // of two timerds
 		c := streams.Consumers{Instance: fmt.Sprint("timerd ", i)}
-		for range failed {
-			c.CountFailed(key, "mine", now)
-			c.CountFailed(key, "", now)
+		for n := range failed {
+			c.CountFailed(streams.Failure{Key: key, Consumer: "mine", At: now.Add(time.Duration(n) * time.Millisecond),
+				Error: fmt.Sprintf("failure %d of %d", n, failed)})
+			c.CountFailed(streams.Failure{Key: key, At: now})
 		}
-		c.CountFailed(key, "mine", now.Add(-11*time.Minute))
-		c.CountFailed(key, "gone", now)
+		c.CountFailed(streams.Failure{Key: key, Consumer: "mine", At: now.Add(-11 * time.Minute), Error: "older"})
+		c.CountFailed(streams.Failure{Key: key, Consumer: "gone", At: now})
+		c.AddSample("mine", streams.ConsumerSample{Minute: streams.Minute(now) - 5})
 		for range 2 { // the second replaces the first
-			if err := streams.SayConsumers(ctx, x.js, streams.Config{}, c); err != nil {
+			if err := streams.StoreConsumers(ctx, x.js, streams.Config{}, c); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}
 	dead := func(k keys.Key, reason, text string) {
 		e := event.Event{
-			ID: keys.EventID(k.String(), now.UnixMilli(), 1), Type: event.TypeDead, Key: k, Time: now, Due: now, Attempt: 1, MaxAttempts: 1,
+			ID: keys.EventID(k.String(), now.UnixMilli(), 1), Type: event.TypeDead, Key: k, Time: now, Due: now,
+			Attempt: 1, MaxAttempts: 1,
 			Trigger: "deadline", DeadReason: reason, LastError: text,
 		}
 		if _, err := x.js.Publish(ctx, k.Subject("timers", keys.Dead), e.AppendJSON(nil)); err != nil {
@@ -78,18 +82,27 @@ func TestConsumersAndLetters(t *testing.T) {
 	x.publish("timers.dead.odd")
 
 	r = x.report()
-	expect(t, r, "warn dead letters in TIMERS_DEAD: 5",
+	expect(t, r, "warn mine: its handler only fails: the last 5 attempts, within ",
+		"warn dead letters in TIMERS_DEAD: 5",
 		`warn a repetition of shop:a:daily has ended: zone "Europe/Berln" is not in the time zone database: did you mean Europe/Berlin?`)
 	c := r.NATS.Consumers[0]
 	if c.Name != "mine" || c.Waiting != 2 || c.Working != 1 || c.Redelivered != 1 || c.Failed == nil || *c.Failed != 5 {
 		t.Errorf("%+v, failed %v", c, c.Failed)
+	}
+	if l := c.LastFailure; l == nil || l.Error != "failure 2 of 3" || l.Key != key.String() {
+		t.Errorf("last failure %+v", l)
+	}
+	if c.PerSecond == nil || *c.PerSecond <= 0 || c.FailingShare == nil || *c.FailingShare != 1 {
+		t.Errorf("the delivery given back ended, and failed, but it has %v a second, failing %v", c.PerSecond,
+			c.FailingShare)
 	}
 	if len(r.NATS.Unnamed) != 1 || r.NATS.Unnamed[0] != (status.Failures{Namespace: "pay:a:b", Failed: 5}) {
 		t.Errorf("unnamed %+v", r.NATS.Unnamed)
 	}
 	var letters []string
 	for _, l := range r.NATS.Letters {
-		letters = append(letters, fmt.Sprintf("%s %d %q %q %t", l.Namespace, l.Letters, l.Reason, l.Error, l.Last.IsZero()))
+		letters = append(letters, fmt.Sprintf("%s %d %q %q %t", l.Namespace, l.Letters, l.Reason, l.Error,
+			l.Last.IsZero()))
 	}
 	want := `pay:a:b 2 "exhausted" "500 Internal Server Error" false; timers.dead.odd 1 "" "" false; ` +
 		`shop:a:daily 1 "repeat: zone \"Europe/Berln\" is not in the time zone database: did you mean Europe/Berlin?" "" false; shop:a:s%C3%BC%C3%9F 1 "late: 1s" "" false`

@@ -12,7 +12,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// mostDatabases is how many databases without a timerd are named.
+// mostDatabases limits the databases named in a finding.
 const mostDatabases = 5
 
 // gatherDatabases looks at the other databases of a single Redis.
@@ -35,13 +35,13 @@ func (f *facts) gatherDatabases(ctx context.Context, node *schedule.Node) {
 	}
 }
 
-// OtherDatabase returns the problem that another database of a Redis has the timerds; ok is false if none has as far
-// as can be told.
+// OtherDatabase returns the problem that the timerds serve another database of a Redis; ok is false if none is known
+// to.
 func OtherDatabase(ctx context.Context, node *schedule.Node) (f diag.Finding, ok bool) {
 	return served(node, query.OtherDatabases(ctx, node))
 }
 
-// served is OtherDatabase for known databases.
+// served is OtherDatabase for a known list of databases.
 func served(node *schedule.Node, all []query.Database) (f diag.Finding, ok bool) {
 	var first *query.Database
 	for i := range all {
@@ -54,14 +54,14 @@ func served(node *schedule.Node, all []query.Database) (f diag.Finding, ok bool)
 	}
 	return diag.Finding{
 		Level: diag.Fail, Fix: fmt.Sprintf("let TIMERD_REDIS_URL name database %[1]d: it ends in /%[1]d", first.Number),
-		Text: fmt.Sprintf("TIMERD_REDIS_URL names database %d, where no timerd is; database %d of this Redis is served by %s",
+		Text: fmt.Sprintf("TIMERD_REDIS_URL names database %d, where no timerd is; database %d of this Redis is "+
+			"served by %s",
 			node.Server().Options().DB, first.Number, clean(first.Timerd)),
 	}, true
 }
 
 // checkDatabases reports timers in other databases of the server that no timerd serves: the function library takes
-// timers in every database. They may be of a producer that was started before its timerd, or that names another
-// database.
+// timers in every database. Their producer may have started before its timerd, or use a wrong database.
 func checkDatabases(f *facts, p *diag.Findings) {
 	if len(f.unserved) == 0 {
 		return
@@ -73,6 +73,7 @@ func checkDatabases(f *facts, p *diag.Findings) {
 	if more := len(f.unserved) - len(said); more > 0 {
 		said = append(said, fmt.Sprintf("%d more databases have some", more))
 	}
-	p.Warn(fmt.Sprintf("if a producer should use database %d, as TIMERD_REDIS_URL does, correct its URL and set these timers again; else start a timerd for their database, whose TIMERD_REDIS_URL ends in /%d",
+	p.Warn(fmt.Sprintf("if a producer should use database %d, as TIMERD_REDIS_URL does, correct its URL and set "+
+		"these timers again; else start a timerd for their database, whose TIMERD_REDIS_URL ends in /%d",
 		f.database, f.unserved[0].Number), "%s and no timerd: nothing fires there", strings.Join(said, ", "))
 }

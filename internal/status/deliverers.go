@@ -11,7 +11,7 @@ import (
 	"github.com/timerd-io/timerd/internal/streams"
 )
 
-// checkDeliverers reports the processes of timerd deliver that have another file than their group.
+// checkDeliverers reports processes of timerd deliver with another file than their group.
 func checkDeliverers(all []streams.Deliverer, p *diag.Findings) {
 	outdated := map[string][]streams.Deliverer{}
 	for _, d := range all {
@@ -24,7 +24,7 @@ func checkDeliverers(all []streams.Deliverer, p *diag.Findings) {
 	}
 }
 
-// checkOutdated reports processes that have another file than their group.
+// checkOutdated reports processes with another file than their group.
 func checkOutdated(of []streams.Deliverer, p *diag.Findings) {
 	o := of[0].Outdated
 	var who []string
@@ -41,12 +41,14 @@ func checkOutdated(of []streams.Deliverer, p *diag.Findings) {
 	if !o.Touch {
 		count = fmt.Sprintf("give it a version over %d", o.Version)
 	}
-	p.Warn("bring its file up to date, and send the process SIGHUP; or, for its file to count, "+count+" and send SIGHUP",
-		"group %s of timerd deliver: no events are taken by %s, as the group uses another file, with SHA-256 %s (%s, set by %s)",
+	p.Warn("bring the process's file up to date, and send the process SIGHUP; or, if that file is the right one, "+
+		count+" and send SIGHUP",
+		"group %s of timerd deliver: no events are taken by %s, as the group uses another file, with SHA-256 %s (%s, "+
+			"set by %s)",
 		clean(o.Group), names(who), clean(o.File), why, clean(o.By))
 }
 
-// checkCircuits reports hosts that are not called because they fail.
+// checkCircuits reports failing hosts that are not called for now.
 func checkCircuits(f *facts, p *diag.Findings) {
 	var failing []streams.Circuit
 	for _, d := range f.deliverers {
@@ -69,16 +71,19 @@ func checkCircuits(f *facts, p *diag.Findings) {
 	}
 	text := "deliveries to them wait as timers"
 	if postponed > 0 {
-		text = fmt.Sprintf("deliveries of %s were put off %s, and wait as timers", cmp.Or(distinct(namespaces), "events"), count(postponed, "time", "times"))
+		text = fmt.Sprintf("deliveries of %s were put off %s, and wait as timers",
+			cmp.Or(distinct(namespaces), "events"), count(postponed, "time", "times"))
 	}
 	if last != "" {
 		text += "; the last call: " + clean(last)
 	}
-	p.Warn("calls begin again by themselves within 10 minutes of their repair, or once timerd deliver is restarted, and no delivery is lost until expire; their answers: timerd deliveries --failed --since 10m",
-		"%s: not called by timerd deliver, because calls fail, since %s; %s", distinct(hosts), oldest.UTC().Format(time.RFC3339), text)
+	p.Warn("calls begin again by themselves within 10 minutes of their repair, or once timerd deliver is restarted, "+
+		"and no delivery is lost until expire; their answers: timerd deliveries --failed --since 10m",
+		"%s: not called by timerd deliver, because calls fail, since %s; %s", distinct(hosts),
+		oldest.UTC().Format(time.RFC3339), text)
 }
 
-// distinct lists each of the texts once, in order; if there are many, some.
+// distinct lists the different texts, in order; of many, only some.
 func distinct(all []string) string {
 	slices.Sort(all)
 	return names(slices.Compact(all))

@@ -27,7 +27,8 @@ func TestUncountedTimersAreAWarning(t *testing.T) {
 		!strings.Contains(r.Problems[0].Text, "TIMERS_STATE: there is no such stream: the timers are not counted") {
 		t.Errorf("%+v", r.Problems)
 	}
-	_, err := x.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "TIMERS_STATE", Subjects: []string{"timers.state.>"}})
+	_, err := x.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "TIMERS_STATE",
+		Subjects: []string{"timers.state.>"}})
 	if err == nil {
 		_, err = x.js.Publish(t.Context(), "timers.state.counts", []byte("{}"))
 	}
@@ -39,14 +40,15 @@ func TestUncountedTimersAreAWarning(t *testing.T) {
 	}
 }
 
-// A loss of a server of Redis is told with how many timers that server has now, whatever their state; one whose server does not answer, and
-// one of a stream, is told without, and so is each where timers are not counted.
-func TestLossesAreToldWithWhatIsThereNow(t *testing.T) {
+// A loss on a Redis server is reported with the server's present number of timers in any state. It is reported without
+// a number if the server does not answer, for a stream, and if timers are not counted.
+func TestLossesAreReportedWithPresentNumbers(t *testing.T) {
 	t.Parallel()
 	x := newInstallation(t)
 	x.beat("a", nil)
 	x.sched.SetDue(2)
-	if err := x.sched.Client.FCall(t.Context(), "timer_set", []string{"shop:a:b:1"}, "p", "PX", 3600_000).Err(); err != nil {
+	if err := x.sched.Client.FCall(t.Context(), "timer_set", []string{"shop:a:b:1"}, "p", "PX",
+		3600_000).Err(); err != nil {
 		t.Fatal(err)
 	}
 	x.sched.Claim(1, time.Minute)
@@ -58,7 +60,8 @@ func TestLossesAreToldWithWhatIsThereNow(t *testing.T) {
 		{At: at, Counted: at, Had: 7, Stream: "TIMERS"},
 	})
 	if err == nil {
-		_, err = x.js.CreateOrUpdateStream(t.Context(), jetstream.StreamConfig{Name: "TIMERS_STATE", Subjects: []string{"timers.state.>"}, AllowDirect: true})
+		_, err = x.js.CreateOrUpdateStream(t.Context(), jetstream.StreamConfig{Name: "TIMERS_STATE",
+			Subjects: []string{"timers.state.>"}, AllowDirect: true})
 	}
 	if err == nil {
 		_, err = x.js.Publish(t.Context(), "timers.state.losses", text)
@@ -66,13 +69,16 @@ func TestLossesAreToldWithWhatIsThereNow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const lost, had = " has lost its data, flushed or replaced by an older copy, as was noticed at 2026-11-24T09:00:00Z; it had 7 timers at the last count, at 2026-11-24T09:00:00Z", ", and has 3 now"
+	const lost, had = " has lost its data, flushed or replaced by an older copy, as was noticed at " +
+		"2026-11-24T09:00:00Z; it had 7 timers at the last count, at 2026-11-24T09:00:00Z", ", and has 3 now"
 	r := x.report()
 	for i, want := range []string{
 		"Redis" + lost + had,
 		"Redis at " + x.sched.Server.Addr() + lost + had,
 		"Redis at 10.0.0.9:6379" + lost,
-		"the stream TIMERS was deleted, or is an older one, as was noticed at 2026-11-24T09:00:00Z; it had 7 events at the last count, at 2026-11-24T09:00:00Z, which consumers may not all have got, and its consumers went with it",
+		"the stream TIMERS was deleted, or is an older one, as was noticed at 2026-11-24T09:00:00Z; it had 7 events " +
+			"at the last count, at 2026-11-24T09:00:00Z, which consumers may not all have got, and its consumers " +
+			"went with it",
 	} {
 		if len(r.Problems) != 4 || r.Problems[i].Text != want {
 			t.Fatalf("%+v\nwant as number %d\n%s", r.Problems, i+1, want)

@@ -1,5 +1,5 @@
-// Package status reports the state of an installation: the timerds that serve the schedule, the timers in it, and the problems, as
-// far as Redis and NATS answer. It changes nothing.
+// Package status reports the state of an installation: the timerds that serve the schedule, the timers in it, and the
+// problems, as far as Redis and NATS answer. It changes nothing.
 package status
 
 import (
@@ -16,10 +16,10 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// timeLayout is how texts show times: as events do.
+// timeLayout is the format of times in texts: that of events.
 const timeLayout = "2006-01-02T15:04:05.000Z07:00"
 
-// Shared is a value that some of the living timerds have.
+// Shared is a value with the living timerds that have it.
 type Shared struct {
 	Value     string   `json:"value"`
 	Instances []string `json:"instances"` // in order
@@ -39,8 +39,8 @@ func (d Difference) String() string {
 	return clean(d.Setting) + " is " + strings.Join(texts, ", ")
 }
 
-// Differences returns the settings that the living timerds must share and do not, in order. It leaves out a setting that only
-// some of them know, because their versions differ.
+// Differences returns the settings that the living timerds must share and do not, in order. It leaves out settings that
+// some do not report, because their versions differ.
 func Differences(members []query.Member) []Difference {
 	settings := map[string]map[string][]string{}
 	for _, m := range members {
@@ -63,8 +63,8 @@ func Differences(members []query.Member) []Difference {
 	return all
 }
 
-// Versions returns the versions of the living timerds, in order, except of those that have not described themselves.
-// There are several during a rolling update.
+// Versions returns the versions of the living timerds, in order, except ones without a description. During a rolling
+// update there are several.
 func Versions(members []query.Member) []Shared {
 	versions := map[string][]string{}
 	for _, m := range members {
@@ -75,10 +75,10 @@ func Versions(members []query.Member) []Shared {
 	return inOrder(versions)
 }
 
-// clean returns a text that is safe to show: a producer of timers can write where timerds describe themselves.
+// clean returns a text that is safe to show: a producer of timers can write into the timerds' descriptions.
 func clean(text string) string { return cleanUpTo(100, text) }
 
-// cleanUpTo is clean for a text of at most so many bytes.
+// cleanUpTo is clean for a text of another length, in bytes.
 func cleanUpTo(most int, text string) string {
 	if len(text) > most {
 		text = text[:most] + "…"
@@ -98,7 +98,7 @@ func inOrder(values map[string][]string) []Shared {
 	return all
 }
 
-// names lists instances; if there are many, some.
+// names lists instances. If there are many, it names only the first ones and counts the others.
 func names(instances []string) string {
 	const most = 3
 	var some []string
@@ -125,12 +125,13 @@ func Unattended(members []query.Member) string {
 	}
 	text := "no timerd is alive: nothing fires until one runs"
 	if last.Seen.After(time.Time{}) {
-		text += fmt.Sprintf("; the last one, %s, was seen at %s", clean(last.Instance), last.Seen.UTC().Format(timeLayout))
+		text += fmt.Sprintf("; the last one, %s, was seen at %s", clean(last.Instance),
+			last.Seen.UTC().Format(timeLayout))
 	}
 	return text
 }
 
-// hears reports whether a living timerd hears keyspace events, or none is alive.
+// hears reports whether a living timerd receives keyspace events, or none is alive.
 func hears(members []query.Member) bool {
 	off := func(m query.Member) bool { return m.Alive && m.Settings["TIMERD_KEYSPACE_EVENTS"] == "off" }
 	return !slices.ContainsFunc(members, off)
@@ -139,7 +140,7 @@ func hears(members []query.Member) bool {
 // checkMembers judges whether the living timerds agree.
 func checkMembers(f *facts, p *diag.Findings) {
 	if f.membersErr != nil && !f.impaired() {
-		p.Fail("bring the Redis server of the heartbeats back, or let the user read timerd:*", "cannot tell which timerds are alive: %v", f.membersErr)
+		p.Fail(askFix(f.membersErr), "cannot find the living timerds: %v", f.membersErr)
 	}
 	for _, d := range Differences(f.members) {
 		p.Warn("give all timerds of this Redis the same "+d.Setting+", and restart those with another value", "%s", d)
@@ -157,7 +158,8 @@ func checkMembers(f *facts, p *diag.Findings) {
 	}
 }
 
-// checkAttended reports that no timerd serves the schedule. Before the first timer and the first timerd that is no failure.
+// checkAttended reports that no timerd serves the schedule. Before the first timer and the first timerd that is no
+// failure.
 func checkAttended(f *facts, p *diag.Findings) {
 	text := Unattended(f.members)
 	r := f.redis
@@ -167,24 +169,24 @@ func checkAttended(f *facts, p *diag.Findings) {
 	if r.Owed > 0 {
 		text += "; " + count(r.Owed, "timer is", "timers are") + " owed"
 	}
-	found := diag.Finding{Level: diag.Fail, Text: text, Fix: "start timerd; if Redis has just come back, the timerds need some seconds to notice"}
+	found := diag.Finding{Level: diag.Fail, Text: text,
+		Fix: "start timerd; if Redis has just come back, the timerds need some seconds to notice"}
 	if r.Held != nil && r.Pending+r.Owed+r.Firing+*r.Held == 0 && len(f.members) == 0 && !f.Brief {
 		found.Level = diag.Warn
 	}
 	p.Add(found)
 }
 
-// lookAtTimerd is what to do about a failure that a timerd reports of itself.
+// lookAtTimerd is the fix for a failure that a timerd reports about itself.
 const lookAtTimerd = "look at /readyz and the log of that timerd, which have the fix; if it does not heal, restart it"
 
-// A heartbeat names at most so many failing checks, with a reason of at most so many bytes each.
+// Limits of the failing checks in a heartbeat, and of the bytes of each reason.
 const (
 	mostWrong    = 20
 	longestWrong = 500
 )
 
-// ofTimerds returns the check that reports at a level what living timerds find wrong by some checks of their own
-// readiness.
+// ofTimerds returns the check that reports, at a level, failures of some readiness checks of living timerds.
 func ofTimerds(level diag.Level, names ...string) func(*facts, *diag.Findings) {
 	return func(f *facts, p *diag.Findings) {
 		for _, m := range f.members {

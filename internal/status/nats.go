@@ -23,16 +23,24 @@ import (
 type NATS struct {
 	Server  string   `json:"server"` // its URL, without secrets
 	Streams []Stream `json:"streams"`
-	// DeadLetters is how many messages the stream of dead letters has; nil if not known.
+	// DeadLetters is the number of messages in the stream of dead letters; nil if unknown.
 	DeadLetters *uint64 `json:"deadletters"`
-	// Letters are these by namespace, with the last error; none if not known.
+	// Letters are the dead letters by namespace, with the last error; none if unknown.
 	Letters []Letters `json:"letters,omitempty"`
-	// Consumers are the durable consumers of fired events, those of timerd deliver too; none if they are not known. Unnamed
-	// has the failures of clients that do not name theirs.
+	// Consumers are the durable consumers of fired events, timerd deliver's too; none if unknown. Unnamed has the
+	// failures of clients that name no consumer.
 	Consumers []Consumer `json:"consumers,omitempty"`
 	Unnamed   []Failures `json:"unnamed,omitempty"`
-	// Webhooks are the consumers of timerd deliver; none if it is not used, or they are not known.
+	// Circuits are the hosts that processes of timerd deliver do not call for now, because calls failed.
+	Circuits []Circuit `json:"circuits,omitempty"`
+	// Webhooks are the consumers of timerd deliver; none if it is not used, or if they are unknown.
 	Webhooks []Consumer `json:"webhooks,omitempty"`
+}
+
+// Circuit is a host that a process of timerd deliver does not call for now.
+type Circuit struct {
+	Instance string `json:"instance"`
+	streams.Circuit
 }
 
 // Others returns the consumers of programs other than timerd deliver.
@@ -42,22 +50,24 @@ func (n *NATS) Others() []Consumer {
 	})
 }
 
-// Stream is the state of a stream. A limit that is 0 is none.
+// Stream is the state of a stream. A limit of 0 means none.
 type Stream struct {
 	Name        string `json:"name"`
-	Error       string `json:"error,omitempty"` // why its state is not known
+	Error       string `json:"error,omitempty"` // why its state is unknown
 	Messages    uint64 `json:"messages"`
 	Bytes       uint64 `json:"bytes"`
 	MaxAge      int64  `json:"maxage"` // in s
 	MaxBytes    int64  `json:"maxbytes"`
 	MaxMessages int64  `json:"maxmessages"`
-	Full        bool   `json:"full"` // it takes no more messages
+	Full        bool   `json:"full"`        // it takes no more messages
+	DropsOldest bool   `json:"dropsoldest"` // instead of getting full
 	Replicas    int    `json:"replicas"`
-	Current     int    `json:"current"`              // how many of these are up to date
+	Current     int    `json:"current"`              // of these, the number up to date
 	Leaderless  bool   `json:"leaderless,omitempty"` // no server of its cluster leads it
 
-	info  *jetstream.StreamInfo // nil if its state is not known
-	floor uint64                // all consumers have acknowledged the messages up to this one; 0 if that is not known, or the stream is not full
+	info *jetstream.StreamInfo // nil if its state is unknown
+	// all consumers have acknowledged up to this message; 0 if unknown, or if the stream is not full
+	floor uint64
 }
 
 // allStreams is the least number of streams.
@@ -76,7 +86,10 @@ func (f *facts) gatherNATS(ctx context.Context) {
 		defer close(said)
 		f.gatherState(ctx)
 	}()
-	defer func() { <-said }()
+	defer func() {
+		<-said
+		f.addCircuits()
+	}()
 	var err error
 	f.faults, f.missing, err = streams.Check(soon, f.JetStream, f.Streams)
 	a := account.within(err == nil)
@@ -92,7 +105,20 @@ func (f *facts) gatherNATS(ctx context.Context) {
 	}
 }
 
-// gatherState asks for what timerds and processes of timerd deliver have said in NATS.
+// addCircuits adds the circuits that the processes of timerd deliver have reported.
+func (f *facts) addCircuits() {
+	if f.nats == nil {
+		return
+	}
+	for _, d := range f.deliverers {
+		for _, c := range d.Circuits {
+			c.Host, c.Error = clean(c.Host), cleanUpTo(longestError, c.Error)
+			f.nats.Circuits = append(f.nats.Circuits, Circuit{clean(d.Instance), c})
+		}
+	}
+}
+
+// gatherState reads the reports of timerds and of timerd deliver's processes in NATS.
 func (f *facts) gatherState(ctx context.Context) {
 	if f.lost, f.stateErr = streams.ReadLosses(ctx, f.JetStream, f.Streams); f.stateErr == nil {
 		f.deliverers, f.stateErr = streams.ReadDeliverers(ctx, f.JetStream, f.Streams)
@@ -102,7 +128,7 @@ func (f *facts) gatherState(ctx context.Context) {
 	}
 }
 
-// gatherUnwritten asks which streams the server cannot write, which it tells in no other answer.
+// gatherUnwritten finds the streams that the server cannot write: no other answer shows that.
 func (f *facts) gatherUnwritten(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, accountWait)
 	defer cancel()
@@ -135,7 +161,7 @@ func (f *facts) gatherStreams(ctx context.Context) {
 	}
 }
 
-// checkNATS judges whether NATS can be reached, and has JetStream.
+// checkNATS judges whether NATS answers, and has JetStream.
 func checkNATS(f *facts, p *diag.Findings) {
 	why := f.NoNATS
 	switch {
@@ -150,21 +176,24 @@ func checkNATS(f *facts, p *diag.Findings) {
 		p.Add(why)
 		return
 	}
-	p.Fail(why.Fix, "the state of the streams is unknown, and timers wait in Redis if the timerds do not reach NATS either: %s", why.Text)
+	p.Fail(why.Fix, "the state of the streams is unknown, and timers wait in Redis if the timerds do not reach NATS "+
+		"either: %s", why.Text)
 }
 
-// checkStreams judges the streams: that they are there, fit, and take messages.
+// checkStreams judges whether the streams exist, fit, and accept messages.
 func checkStreams(f *facts, p *diag.Findings) {
 	if f.nats == nil {
 		return
 	}
 	if f.streamsErr != nil {
-		p.Fail("look at the NATS server, and let the user call $JS.API.STREAM.INFO.*", "cannot tell the state of the streams: %v", f.streamsErr)
+		p.Fail("look at the NATS server, and let the user call $JS.API.STREAM.INFO.*",
+			"cannot read the state of the streams: %v", f.streamsErr)
 	} else if f.full != nil {
 		p.Fail(f.full.Remedy, "%s: timers wait in Redis", f.full.What)
 	}
 	for _, name := range f.missing {
-		found := diag.Finding{Level: diag.Fail, Text: "there is no stream " + name, Fix: "start timerd, which makes it; if one runs, its log says why it cannot"}
+		found := diag.Finding{Level: diag.Fail, Text: "there is no stream " + name,
+			Fix: "start timerd, which makes it; if one runs, its log says why it cannot"}
 		if len(f.missing) == allStreams { // as before the first start
 			found.Level = diag.Warn
 		}
@@ -178,11 +207,12 @@ func checkStreams(f *facts, p *diag.Findings) {
 	}
 	checkLeaders(f.nats.Streams, p)
 	if names := f.Streams.Names; len(*p) == 0 {
-		p.OK("%s, %s and %s fit; duplicate window at least %s", names.FiredStream(), names.RetryStream(), names.DeadStream(), diag.Duration(f.Streams.MinDuplicates))
+		p.OK("%s, %s and %s fit; duplicate window at least %s", names.FiredStream(), names.RetryStream(),
+			names.DeadStream(), diag.Duration(f.Streams.MinDuplicates))
 	}
 }
 
-// checkLosses reports the data that was lost and that nobody has acknowledged.
+// checkLosses reports lost data until an operator acknowledges it.
 func checkLosses(f *facts, p *diag.Findings) {
 	for _, loss := range f.lost {
 		p.Add(loss.Finding(f.redis.timersOn(loss.Server)))
@@ -191,8 +221,9 @@ func checkLosses(f *facts, p *diag.Findings) {
 		return
 	}
 	var streamsFound diag.Findings
-	if checkStreams(f, &streamsFound); !streamsFound.Failed() { // else this is a consequence
-		p.Warn(fmt.Sprintf("let the NATS user call $JS.API.STREAM.INFO.%[1]s and $JS.API.STREAM.MSG.GET.%[1]s", f.Streams.StateStream()), "cannot tell whether data was lost: %v", f.stateErr)
+	if checkStreams(f, &streamsFound); !streamsFound.Failed() { // otherwise this is a consequence
+		p.Warn(fmt.Sprintf("let the NATS user call $JS.API.STREAM.INFO.%[1]s and $JS.API.STREAM.MSG.GET.%[1]s",
+			f.Streams.StateStream()), "cannot read whether data was lost: %v", f.stateErr)
 	}
 }
 
@@ -209,7 +240,7 @@ func checkCounting(f *facts, p *diag.Findings) {
 	}
 }
 
-// checkLetters reports dead letters, and why repetitions have ended: the reason names the zone that was probably meant.
+// checkLetters reports dead letters, and repetitions that ended, with the reason: it may suggest a time zone.
 func checkLetters(f *facts, p *diag.Findings) {
 	if f.nats == nil || f.nats.DeadLetters == nil || *f.nats.DeadLetters == 0 {
 		return
@@ -224,10 +255,10 @@ func checkLetters(f *facts, p *diag.Findings) {
 	}
 }
 
-// mostReason bounds the bytes of a dead letter's reason in a finding.
+// mostReason limits a dead letter's reason in a finding, in bytes.
 const mostReason = 250
 
-// backlog returns how many messages wait for room in a stream, as far as that is known.
+// backlog returns how many messages wait for room in a stream, as far as known.
 func (f *facts) backlog(stream string) int64 {
 	switch r := f.redis; {
 	case stream == f.Streams.FiredStream() && r != nil:
@@ -242,7 +273,7 @@ func (f *facts) backlog(stream string) int64 {
 	return 0
 }
 
-// checkStream judges the state of a stream. which names its purpose.
+// checkStream judges the state of a stream. which has the names of the installation's streams.
 func checkStream(s *Stream, which keys.Names, backlog int64, p *diag.Findings) {
 	if !s.Full {
 		return
@@ -253,7 +284,9 @@ func checkStream(s *Stream, which keys.Names, backlog int64, p *diag.Findings) {
 	case which.FiredStream():
 		found.Text += ": timers wait in Redis"
 		if s.floor > 0 {
-			found.Fix += fmt.Sprintf("; or, to delete the events that every consumer has acknowledged: nats stream purge %s --seq=%d --force", s.Name, s.floor+1)
+			found.Fix += fmt.Sprintf(
+				"; or, to delete the events that every consumer has acknowledged: nats stream purge %s --seq=%d "+
+					"--force", s.Name, s.floor+1)
 		}
 	case which.DeadStream():
 		found.Text += ": retry requests that become dead letters wait"
@@ -267,7 +300,8 @@ func checkStream(s *Stream, which keys.Names, backlog int64, p *diag.Findings) {
 	p.Add(found)
 }
 
-// leaders returns the streams of a NATS cluster without a leader, and those with replicas that are behind or away, in words.
+// leaders returns the streams of a NATS cluster without a leader, and the streams with replicas behind or away, in
+// words.
 func leaders(all []Stream) (leaderless, behind []string) {
 	for _, s := range all {
 		switch {
@@ -280,7 +314,7 @@ func leaders(all []Stream) (leaderless, behind []string) {
 	return leaderless, behind
 }
 
-// checkLeaders judges whether the servers of a NATS cluster that keep streams are there.
+// checkLeaders judges whether all servers of a NATS cluster that keep the streams are up.
 func checkLeaders(all []Stream, p *diag.Findings) {
 	switch leaderless, behind := leaders(all); {
 	case len(leaderless) > 0:
@@ -298,14 +332,14 @@ func NoJetStream(err error) diag.Finding {
 	return diag.Of(diag.CheckNATS, fmt.Errorf("JetStream does not answer: %w", err), streams.SilentFix)
 }
 
-// answerWait is how long JetStream may take to tell the state of the streams.
+// answerWait bounds JetStream's answers about the streams.
 const answerWait = 2500 * time.Millisecond
 
-// accountWait is how long to wait for the answer about the account once the streams have answered: a user without the right gets
-// none.
+// accountWait bounds the wait for the answer about the account, counted from the answers about the streams. A user
+// without the right gets no answer.
 const accountWait = 250 * time.Millisecond
 
-// asked is a request about the account that is under way.
+// asked is a pending request about the account.
 type asked chan accountAnswer
 
 type accountAnswer struct {
@@ -326,7 +360,7 @@ func askAccount(ctx context.Context, js jetstream.JetStream) asked {
 	return answer
 }
 
-// within returns the answer, or none if it is not needed and takes long.
+// within returns the answer. If it is optional, it gives up after accountWait.
 func (a asked) within(optional bool) accountAnswer {
 	if !optional {
 		return <-a
@@ -344,7 +378,7 @@ func (f *facts) gatherWebhooks(ctx context.Context) {
 	f.webhooks, f.webhooksErr = f.Webhooks.get(func() (*Webhooks, error) {
 		w, err := GatherWebhooks(ctx, f.JetStream, f.Streams)
 		if err == nil && !f.Brief {
-			w.Letters, _ = gatherLetters(ctx, f.JetStream, f.Streams) // as others tell
+			w.Letters, _ = gatherLetters(ctx, f.JetStream, f.Streams) // other checks report errors
 		}
 		return w, err
 	}, func() bool { return errors.Is(f.JetStream.Conn().LastError(), nats.ErrPermissionViolation) })
@@ -363,7 +397,7 @@ func newStream(name string, info *jetstream.StreamInfo) Stream {
 		Name: name, Messages: state.Msgs, Bytes: state.Bytes, MaxAge: int64(c.MaxAge.Seconds()),
 		MaxBytes: max(c.MaxBytes, 0), MaxMessages: max(c.MaxMsgs, 0), Replicas: max(c.Replicas, 1), Current: 1,
 	}
-	s.info, s.Full = info, streams.Fullness(info, 0, 0) != nil
+	s.info, s.Full, s.DropsOldest = info, streams.Fullness(info, 0, 0) != nil, c.Discard == jetstream.DiscardOld
 	if info.Cluster != nil && s.Replicas > 1 {
 		s.Leaderless = streams.Leaderless(info)
 		for _, peer := range info.Cluster.Replicas {
@@ -375,8 +409,8 @@ func newStream(name string, info *jetstream.StreamInfo) Stream {
 	return s
 }
 
-// acknowledged returns the last sequence that all consumers of a full stream have acknowledged; 0 if no message can be dropped,
-// or that is not known. Unless one of them reads every subject, there may be events that nobody has read yet.
+// acknowledged returns the last sequence that all consumers of a full stream have acknowledged; 0 if no message can be
+// dropped, or if unknown. Unless one consumer reads every subject, some events may be unread.
 func acknowledged(ctx context.Context, stream jetstream.Stream, which keys.Names, s *Stream) uint64 {
 	if !s.Full {
 		return 0
@@ -385,7 +419,8 @@ func acknowledged(ctx context.Context, stream jetstream.Stream, which keys.Names
 	floor, some := uint64(math.MaxUint64), false
 	for info := range list.Info() {
 		floor = min(floor, info.AckFloor.Stream)
-		some = some || info.Config.Durable != "" && info.Config.AckPolicy != jetstream.AckNonePolicy && readsAll(info.Config, which)
+		some = some || info.Config.Durable != "" && info.Config.AckPolicy != jetstream.AckNonePolicy &&
+			readsAll(info.Config, which)
 	}
 	if list.Err() != nil || !some || floor < stream.CachedInfo().State.FirstSeq {
 		return 0
@@ -393,11 +428,12 @@ func acknowledged(ctx context.Context, stream jetstream.Stream, which keys.Names
 	return floor
 }
 
-// readsAll tells whether a consumer of the stream of firings gets the events of every namespace.
+// readsAll reports whether a consumer of the stream of firings gets the events of every namespace.
 func readsAll(c jetstream.ConsumerConfig, which keys.Names) bool {
 	isAll := func(filter string) bool {
 		n, ok := keys.ParseFilter(filter, which.SubjectPrefix(), keys.Fired)
 		return ok && n == (keys.Namespace{})
 	}
-	return c.FilterSubject == "" && len(c.FilterSubjects) == 0 || isAll(c.FilterSubject) || slices.ContainsFunc(c.FilterSubjects, isAll)
+	return c.FilterSubject == "" && len(c.FilterSubjects) == 0 || isAll(c.FilterSubject) ||
+		slices.ContainsFunc(c.FilterSubjects, isAll)
 }

@@ -11,70 +11,72 @@ import (
 	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/query"
-	"github.com/timerd-io/timerd/internal/rights"
 	"github.com/timerd-io/timerd/keys"
 )
 
 const (
-	// usualLease and usualSweep are those of a timerd that does not say, or of none.
+	// usualLease and usualSweep are assumed for a timerd that does not report its own, and without a timerd.
 	usualLease = 10 * time.Second
 	usualSweep = time.Second
-	// longestLease and longestSweep are the most that timerd takes: a heartbeat may be anybody's.
+	// longestLease and longestSweep are timerd's own limits: a heartbeat may be forged.
 	longestLease = 30 * time.Second
 	longestSweep = time.Minute
-	// overdueAge is for how long an [OverdueWatch] does not ask again: a cluster has 16,384 partitions.
+	// overdueAge is the time for which an [OverdueWatch] reuses an answer: a cluster has 16,384 partitions.
 	overdueAge = 3 * time.Second
-	// secondLook is after what time a caller without a watch looks again, whether the overdue timers have become fewer.
+	// secondLook is the pause of a caller without a watch between two looks, which show whether the overdue timers
+	// become fewer.
 	secondLook = time.Second
 )
 
-// Overdue is the timers that are due and not settled for longer than the lease and two sweeps, read from the schedule itself.
+// Overdue is the timers that have been due and not settled for longer than the lease and two sweeps, read from the
+// schedule itself.
 type Overdue struct {
 	Timers     int64     `json:"timers"`
-	Over       bool      `json:"over,omitempty"` // there are more than were looked at
-	Key        string    `json:"key"`            // of the one that was due first, as events show it
-	Due        time.Time `json:"due"`            // when that was
-	Namespaces []string  `json:"namespaces"`     // of some of them
-	PerSecond  float64   `json:"persecond"`      // how many fewer there were each second lately
-	// Stands is for how long none was settled; 0 while some are. Stuck says that this is a failure.
+	Over       bool      `json:"over,omitempty"` // not all were counted
+	Key        string    `json:"key"`            // of the timer with the earliest due time, as in events
+	Due        time.Time `json:"due"`            // its due time
+	Namespaces []string  `json:"namespaces"`     // of some overdue timers
+	PerSecond  float64   `json:"persecond"`      // the recent decrease per second
+	// Stands is the time since the last progress; 0 while some are settled. Stuck means that this is a failure.
 	Stands time.Duration `json:"stands"` // in ns
 	Stuck  bool          `json:"stuck"`
 
-	Held   int64 `json:"held"`   // timers that wait besides: on hold
+	Held   int64 `json:"held"`   // other due timers: on hold
 	Parked int64 `json:"parked"` // set aside
 	Spaced int64 `json:"spaced"` // given a later time by a resume
 
-	since  time.Duration // after what time a timer is overdue
-	age    time.Duration // how long the first one has been due, by Redis's clock
+	since  time.Duration // the time after which a timer is overdue
+	age    time.Duration // the time since Due, by Redis's clock
 	drains bool          // the watch itself has seen them become fewer within a lease
-	slow   bool          // another one has
+	slow   bool          // another watch has seen that
 }
 
-// Age returns for how long the timer has been due that was due first.
+// Age returns the time since the earliest due time.
 func (o *Overdue) Age() time.Duration { return o.age }
 
 // Drains reports whether the caller's watch has seen the timers become fewer within a lease.
 func (o *Overdue) Drains() bool { return o.drains }
 
-// OverdueWatch compares the overdue timers of one report with those of the last one. The zero value has seen none. Its methods may be
-// called concurrently.
+// OverdueWatch compares the overdue timers of one report with those of the last one. The zero value is ready. Its
+// methods may be called concurrently.
 type OverdueWatch struct {
 	mu    sync.Mutex
-	asked time.Time // when Redis answered last; the zero time if it never did
+	asked time.Time // time of Redis's last answer; the zero time before the first
 	seen  query.Overdue
-	at    time.Time // of seen; the zero time for nothing
-	moved time.Time // when there was progress last; the zero time if none was seen yet
+	at    time.Time // the time of seen; the zero time if nothing was seen
+	moved time.Time // time of the last progress; the zero time before the first
 	last  *Overdue
 }
 
-// look counts the overdue timers of all servers, or returns a recent count. It returns nil if there are none, or they are not known.
+// look counts the overdue timers of all servers, or returns a recent count. It returns nil if there are none, or if
+// they are unknown.
 func (w *OverdueWatch) look(ctx context.Context, f *facts) (*Overdue, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if !w.asked.IsZero() && time.Since(w.asked) < overdueAge {
 		return w.last, nil
 	}
-	if err := context.Cause(ctx); err != nil { // another look at a silent server took the time: no other one is to blame
+	if err := context.Cause(ctx); err != nil { // a look at a silent server took the time: no other server is to blame
 		return nil, err
 	}
 	lease, since := overdueAfter(f.members)
@@ -85,7 +87,7 @@ func (w *OverdueWatch) look(ctx context.Context, f *facts) (*Overdue, error) {
 	w.asked = time.Now()
 	w.note(seen, w.asked, lease, since)
 	if o := w.last; o != nil && o.Stuck && slices.ContainsFunc(f.members, drains) {
-		o.Stands, o.Stuck, o.slow = 0, false, true // this watch has not looked for long enough to see it
+		o.Stands, o.Stuck, o.slow = 0, false, true // this watch is too young to have seen it
 	}
 	return w.last, nil
 }
@@ -93,7 +95,7 @@ func (w *OverdueWatch) look(ctx context.Context, f *facts) (*Overdue, error) {
 // drains reports whether a living timerd has seen overdue timers become fewer within a lease.
 func drains(m query.Member) bool { return m.Alive && m.Counts != nil && m.Counts.Drains }
 
-// note takes what was seen at a local time.
+// note adds a count made at a local time.
 func (w *OverdueWatch) note(seen query.Overdue, at time.Time, lease, since time.Duration) {
 	was, before := w.seen, w.at
 	if seen.Due.IsZero() {
@@ -105,8 +107,9 @@ func (w *OverdueWatch) note(seen query.Overdue, at time.Time, lease, since time.
 		return
 	}
 	o := &Overdue{
-		Timers: seen.Timers, Over: seen.Over, Key: keys.EncodeText(seen.First.String()), Due: seen.Due, Namespaces: seen.Namespaces,
-		Held: seen.Held, Parked: seen.Parked, Spaced: seen.Spaced, since: since, age: seen.At.Sub(seen.Due),
+		Timers: seen.Timers, Over: seen.Over, Key: keys.EncodeText(seen.First.String()), Due: seen.Due,
+		Namespaces: seen.Namespaces,
+		Held:       seen.Held, Parked: seen.Parked, Spaced: seen.Spaced, since: since, age: seen.At.Sub(seen.Due),
 	}
 	w.last = o
 	defer func() { o.drains = !w.moved.IsZero() && at.Sub(w.moved) < lease }()
@@ -122,7 +125,8 @@ func (w *OverdueWatch) note(seen query.Overdue, at time.Time, lease, since time.
 		o.PerSecond = max(float64(fewer)/at.Sub(before).Seconds(), 0)
 		return
 	}
-	// What was seen to move may rest for a lease. What never was has stood still since it became overdue, as far as can be told.
+	// Timers that have moved may rest for a lease. Timers never seen to move have stood still since they became
+	// overdue, as far as known.
 	o.Stands = o.age - since
 	if !w.moved.IsZero() {
 		o.Stands = min(o.Stands, at.Sub(w.moved))
@@ -130,7 +134,8 @@ func (w *OverdueWatch) note(seen query.Overdue, at time.Time, lease, since time.
 	o.Stuck = o.Stands >= lease
 }
 
-// overdueAfter returns the longest lease of the living timerds, and after what time a timer is overdue: a lease and two sweeps.
+// overdueAfter returns the longest lease of the living timerds, and the time after which a timer is overdue: a lease
+// and two sweeps.
 func overdueAfter(members []query.Member) (lease, since time.Duration) {
 	for _, m := range members {
 		if !m.Alive {
@@ -164,7 +169,7 @@ func (f *facts) countOverdue(ctx context.Context, since time.Duration) (all quer
 	return all, err
 }
 
-// gatherOverdue asks which timers are overdue. Without a watch it looks a second time, for their rate.
+// gatherOverdue counts the overdue timers. Without a watch it counts twice, for their rate.
 func (f *facts) gatherOverdue(ctx context.Context) {
 	watch := f.Overdue
 	if watch == nil {
@@ -177,14 +182,10 @@ func (f *facts) gatherOverdue(ctx context.Context) {
 	}
 }
 
-// checkOverdue reports timers that are due and not settled for longer than that may take.
+// checkOverdue reports overdue timers.
 func checkOverdue(f *facts, p *diag.Findings) {
 	if f.overdueErr != nil && !f.impaired() {
-		fix := "run timerd doctor, which asks each server of Redis"
-		if rights.Refused(f.overdueErr) {
-			fix = "let the user run what deploy/users.acl grants to timerd"
-		}
-		p.Fail(fix, "cannot tell whether timers are overdue: %v", f.overdueErr)
+		p.Fail(askFix(f.overdueErr), "cannot count the overdue timers: %v", f.overdueErr)
 		return
 	}
 	o := f.overdue
@@ -198,7 +199,8 @@ func checkOverdue(f *facts, p *diag.Findings) {
 	if o.Over {
 		number = "over " + number
 	}
-	text := fmt.Sprintf("%s overdue, due more than %s ago and not settled; the oldest, %s, was due at %s; of %s", number, diag.Duration(o.since),
+	text := fmt.Sprintf("%s overdue, due more than %s ago and not settled; the oldest, %s, was due at %s; of %s",
+		number, diag.Duration(o.since),
 		keys.Abbreviate(o.Key), o.Due.Format(timeLayout), distinct(o.Namespaces))
 	var besides []string
 	for _, other := range []struct {

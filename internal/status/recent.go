@@ -10,14 +10,14 @@ import (
 )
 
 const (
-	// recentAge is how long an answer about webhooks counts as current for callers that ask repeatedly. silentAge is how long
-	// NATS is not asked again where a right is missing: it logs each refusal, and does not answer.
+	// recentAge is the time for which an answer about webhooks counts as current for repeated callers. silentAge is the
+	// pause after a missing right: NATS logs each refusal, and does not answer.
 	recentAge = 3 * time.Second
 	silentAge = time.Minute
 )
 
-// RecentWebhooks has the last result of GatherWebhooks, for callers that make repeated reports of the same streams. The zero
-// value is empty. Its methods may be called concurrently: one caller asks, and the others wait for the answer.
+// RecentWebhooks has the last result of GatherWebhooks, for callers that make repeated reports of the same streams. The
+// zero value is empty. Its methods may be called concurrently: one caller asks, and the others wait for the answer.
 type RecentWebhooks struct {
 	mu    sync.Mutex
 	last  *Webhooks
@@ -25,7 +25,7 @@ type RecentWebhooks struct {
 	until time.Time
 }
 
-// get asks, or returns a recent answer. refused reports whether NATS has refused a question. A nil r always asks.
+// get asks, or returns a recent answer. refused reports whether NATS has refused a request. A nil r always asks.
 func (r *RecentWebhooks) get(ask func() (*Webhooks, error), refused func() bool) (*Webhooks, error) {
 	if r == nil {
 		return ask()

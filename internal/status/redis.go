@@ -18,21 +18,23 @@ import (
 type Redis struct {
 	At      time.Time `json:"at"`
 	Timerds []Timerd  `json:"timerds"` // those alive, by rank
+	Gone    []Timerd  `json:"gone"`    // those last seen within a day, the latest first; at most twenty
 	Nodes   []Node    `json:"nodes"`
 
-	// The sums over the nodes that answered.
+	// The sums over the answering nodes.
 	Pending int64 `json:"pending"` // due later
 	Owed    int64 `json:"owed"`    // due and unclaimed; if Held is nil, some of them may be held
 	Firing  int64 `json:"firing"`  // claimed, or perhaps published, and not settled
-	// Held is how many are due and held. It is nil if not known, because no timerd has looked at too many due timers yet.
+	// Held is the number of due timers on hold. It is nil if unknown, because too many due timers wait for a timerd's
+	// look.
 	Held   *int64 `json:"held"`
-	Oldest *Timer `json:"oldest"` // the owed timer that was due first; nil if none is known
-	// Overdue is the timers that are due and not settled for too long; nil for none.
+	Oldest *Timer `json:"oldest"` // the owed timer with the earliest due time; nil if none is known
+	// Overdue has the overdue timers; nil for none.
 	Overdue *Overdue `json:"overdue"`
 
 	Holds []Hold `json:"holds"` // in the order of their namespaces
 
-	// Namespaces are the counts by the last audit of each node, CountedAt the time of the oldest of these.
+	// Namespaces are the counts of each node's last audit. CountedAt is the time of the oldest of these audits.
 	Namespaces []schedule.NamespaceCount `json:"namespaces"`
 	CountedAt  time.Time                 `json:"countedat,omitzero"`
 }
@@ -43,24 +45,32 @@ type Timerd struct {
 	Version  string            `json:"version"`
 	Host     string            `json:"host,omitempty"`
 	PID      int               `json:"pid,omitempty"`
-	Since    time.Time         `json:"since,omitzero"` // when it was started, by the clock of its host
+	Since    time.Time         `json:"since,omitzero"` // its start, by the clock of its host
 	Rank     int               `json:"rank"`
 	Seen     time.Time         `json:"seen"`
 	Config   string            `json:"config,omitempty"` // a fingerprint of the settings
 	Settings map[string]string `json:"settings,omitempty"`
+	// Wrong has the failures of its own readiness checks; none if it is ready.
+	Wrong []Wrong `json:"wrong,omitempty"`
 }
 
-// Timer is a timer that is owed.
+// Wrong is a check of a timerd's own readiness that fails.
+type Wrong struct {
+	Check string `json:"check"`
+	Text  string `json:"text"` // the reason
+}
+
+// Timer is an owed timer.
 type Timer struct {
 	Key string    `json:"key"` // as events show it
 	Due time.Time `json:"due"`
 }
 
-// Hold is a namespace that is held, or whose timers are still being released.
+// Hold is a namespace on hold, or one whose timers are still being released.
 type Hold struct {
 	Namespace string     `json:"namespace"`
 	Since     time.Time  `json:"since"`
-	Until     *time.Time `json:"until"` // nil: until it is resumed
+	Until     *time.Time `json:"until"` // nil: until somebody resumes it
 	Reason    string     `json:"reason"`
 	By        string     `json:"by"`
 	Resuming  bool       `json:"resuming"`
@@ -69,39 +79,39 @@ type Hold struct {
 // Node is a Redis server with timers.
 type Node struct {
 	Address string `json:"address"`
-	Error   string `json:"error,omitempty"` // why its timers are not known
+	Error   string `json:"error,omitempty"` // why its timers are unknown
 	Pending int64  `json:"pending"`
 	Owed    int64  `json:"owed"`
 	Firing  int64  `json:"firing"`
-	Held    *int64 `json:"held"`             // nil if not known
-	Moving  int    `json:"moving,omitempty"` // slots on the move, which are left out
+	Held    *int64 `json:"held"`             // nil if unknown
+	Moving  int    `json:"moving,omitempty"` // moving slots, which are left out
 
 	SetAside  []Aside `json:"setaside,omitempty"`
 	LastAudit *Audit  `json:"lastaudit"` // nil if none has ended yet
 	Gaps      []Gaps  `json:"gaps,omitempty"`
 }
 
-// Aside is the timers that are set aside for one reason.
+// Aside is the timers set aside for one reason.
 type Aside struct {
 	Reason query.ParkedReason `json:"reason"`
 	Timers int64              `json:"timers"`
-	Key    string             `json:"key"` // of one of them
+	Key    string             `json:"key"` // an example
 }
 
 // Audit is the last audit of a node.
 type Audit struct {
-	Instance string        `json:"instance"` // whose it was
+	Instance string        `json:"instance"` // the auditing timerd
 	At       time.Time     `json:"at"`       // its end
 	Took     time.Duration `json:"took"`     // in ns
 	Reason   string        `json:"reason"`
 }
 
-// Gaps is how often a living timerd may have missed keyspace events of a node since its start, which counts too.
+// Gaps counts a living timerd's gaps in the keyspace events of a node since its start, which counts as one.
 type Gaps struct {
 	Instance string    `json:"instance"`
 	Count    int       `json:"count"`
 	Last     string    `json:"last"` // the reason of the last one
-	At       time.Time `json:"at"`   // when that was noticed
+	At       time.Time `json:"at"`   // the time it was noticed
 }
 
 // gatherRedis asks Redis.
@@ -118,7 +128,7 @@ func (f *facts) gatherRedis(ctx context.Context) {
 		wg.Go(func() { f.servers[i], r.Nodes[i] = f.gatherServer(ctx, node) })
 	}
 	f.members, f.membersErr = query.Members(ctx, f.Schedule)
-	r.Timerds = living(f.members)
+	r.Timerds, r.Gone = timerds(f.members)
 	f.holdsErr = r.readHolds(ctx, f.Schedule)
 	f.audits, f.auditsErr = query.Audits(ctx, f.Schedule)
 	wg.Wait()
@@ -141,14 +151,23 @@ func (f *facts) gatherRedis(ctx context.Context) {
 	f.redis = r
 }
 
-// impaired reports whether a server of Redis is away or does not serve timerd, which explains missing heartbeats and answers.
+// impaired reports whether a Redis server is away or does not serve timerd, which explains missing heartbeats and
+// answers.
 func (f *facts) impaired() bool {
 	return len(f.Masters) > 0 || f.serversErr != nil || slices.ContainsFunc(f.servers, func(s server) bool {
 		return s.refused != nil || s.broken != nil || s.uncounted != nil || s.lacking.Stops()
 	})
 }
 
-// each adds what is found about each server of Redis. The commands in its fixes reach that server.
+// askFix returns the fix for a question that Redis has not answered.
+func askFix(err error) string {
+	if rights.Refused(err) {
+		return "let the user run what deploy/users.acl grants to timerd"
+	}
+	return "run this again; if Redis still does not answer, look for what holds it: redis-cli SLOWLOG GET 10"
+}
+
+// each adds the findings about each Redis server. The commands in their fixes go to that server.
 func (f *facts) each(p *diag.Findings, find func(*server, *diag.Findings)) {
 	for i := range f.servers {
 		s, found := &f.servers[i], diag.Findings{}
@@ -174,7 +193,7 @@ func checkRedis(f *facts, p *diag.Findings) {
 		case s.refused != nil:
 			p.Add(*s.refused)
 		case s.uncounted != nil && s.broken == nil && !s.lacking.Stops():
-			p.Fail("let the user run what deploy/users.acl grants to timerd", "%s: cannot tell how many timers it has: %v", s.addr(), s.uncounted)
+			p.Fail(askFix(s.uncounted), "%s: cannot count its timers: %v", s.addr(), s.uncounted)
 		}
 	})
 	if f.elsewhere != nil {
@@ -197,7 +216,7 @@ func (f *facts) addrs() string {
 // checkCluster judges whether a Redis Cluster works as a whole.
 func checkCluster(f *facts, p *diag.Findings) {
 	if f.serversErr != nil {
-		p.Fail("look at CLUSTER NODES", "cannot tell which servers have timers: %v", f.serversErr)
+		p.Fail("look at CLUSTER NODES", "cannot find the servers with timers: %v", f.serversErr)
 	}
 	for i := range f.servers {
 		if s := &f.servers[i]; s.broken != nil {
@@ -218,14 +237,14 @@ func checkCluster(f *facts, p *diag.Findings) {
 // checkHolds judges whether the list of holds can be read.
 func checkHolds(f *facts, p *diag.Findings) {
 	if f.holdsErr != nil {
-		p.Fail("bring the Redis server of the holds back, or let the user read timerd:*", "the holds cannot be read: %v", f.holdsErr)
+		p.Fail(askFix(f.holdsErr), "cannot read the holds: %v", f.holdsErr)
 	}
 }
 
 // checkAudits judges whether audits end.
 func checkAudits(f *facts, p *diag.Findings) {
 	if f.auditsErr != nil {
-		p.Fail("let the user read timerd:*", "cannot tell what the audits have found: %v", f.auditsErr)
+		p.Fail(askFix(f.auditsErr), "cannot read the reports of the audits: %v", f.auditsErr)
 	}
 	if f.redis == nil || len(f.redis.Timerds) == 0 {
 		return
@@ -233,12 +252,14 @@ func checkAudits(f *facts, p *diag.Findings) {
 	for i := range f.redis.Nodes {
 		n := &f.redis.Nodes[i]
 		if n.LastAudit != nil && f.redis.At.Sub(n.LastAudit.At) > auditTooOld {
-			p.Warn("look for \"audit failed\" in the timerds' logs", "%s: no audit has ended since %s", n.Address, n.LastAudit.At.Format(timeLayout))
+			p.Warn("look for \"audit failed\" in the timerds' logs", "%s: no audit has ended since %s", n.Address,
+				n.LastAudit.At.Format(timeLayout))
 		}
 	}
 }
 
-// timersOn returns how many timers a server has, of which there is one if the name is empty; negative if that is not known.
+// timersOn returns the number of timers on a server; the name is empty if it is the only one. It is negative if
+// unknown.
 func (r *Redis) timersOn(server string) int64 {
 	if r == nil {
 		return -1
@@ -258,7 +279,8 @@ func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule) error {
 		return err
 	}
 	for _, h := range list.Holds {
-		hold := Hold{Namespace: h.Namespace.String(), Since: h.Since.Time(), Reason: clean(h.Reason), By: clean(h.By), Resuming: !h.Lasts(list.Now)}
+		hold := Hold{Namespace: h.Namespace.String(), Since: h.Since.Time(), Reason: clean(h.Reason), By: clean(h.By),
+			Resuming: !h.Lasts(list.Now)}
 		if h.Until > 0 {
 			until := h.Until.Time()
 			hold.Until = &until
@@ -268,18 +290,39 @@ func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule) error {
 	return nil
 }
 
-// living returns the timerds that are alive.
-func living(members []query.Member) []Timerd {
-	all := []Timerd{}
+// mostGone limits the timerds that are gone in a report: each start of a timerd leaves one.
+const mostGone = 20
+
+// timerds returns the living timerds by rank, and the gone ones.
+func timerds(members []query.Member) (living, gone []Timerd) {
+	living, gone = []Timerd{}, []Timerd{}
 	for _, m := range members {
-		if m.Alive {
-			all = append(all, Timerd{
-				Instance: clean(m.Instance), Version: clean(m.Version), Host: clean(m.Host), PID: m.PID, Since: m.Since,
-				Rank: m.Rank, Seen: m.Seen, Config: m.Fingerprint(), Settings: m.Settings,
-			})
+		t := Timerd{
+			Instance: clean(m.Instance), Version: clean(m.Version), Host: clean(m.Host), PID: m.PID, Since: m.Since,
+			Rank: m.Rank, Seen: m.Seen, Config: m.Fingerprint(), Settings: m.Settings,
+		}
+		switch {
+		case m.Alive:
+			t.Wrong = wrongOf(m)
+			living = append(living, t)
+		case !m.Silent: // another member of the same instance id has its description
+			gone = append(gone, t)
 		}
 	}
-	return all
+	slices.SortFunc(living, func(a, b Timerd) int { return a.Rank - b.Rank })
+	slices.SortFunc(gone, func(a, b Timerd) int { return b.Seen.Compare(a.Seen) })
+	return living, gone[:min(len(gone), mostGone)]
+}
+
+// wrongOf returns the failures that a timerd reports of itself. A producer of timers can write there.
+func wrongOf(m query.Member) (wrong []Wrong) {
+	if m.Counts == nil {
+		return nil
+	}
+	for _, w := range m.Counts.Wrong[:min(len(m.Counts.Wrong), mostWrong)] {
+		wrong = append(wrong, Wrong{clean(w.Check), cleanUpTo(longestWrong, w.Text)})
+	}
+	return wrong
 }
 
 // gatherServer asks one server.
@@ -316,7 +359,7 @@ func (f *facts) gatherServer(ctx context.Context, node *schedule.Node) (server, 
 	return s, n
 }
 
-// add adds what a node has to the sums.
+// add adds a node's counts to the sums.
 func (r *Redis) add(seen query.Overview) {
 	r.Pending += seen.Pending
 	r.Owed += seen.Owed
@@ -334,7 +377,8 @@ func (r *Redis) add(seen query.Overview) {
 	}
 }
 
-// take takes the last audit of a node, by any timerd, and the gaps of the living ones from the reports.
+// take reads from the reports the last audit of a node, by any timerd, and the gaps found by the timerds that are
+// alive.
 func (n *Node) take(name string, reports []schedule.AuditReport, members []query.Member) {
 	for _, report := range reports {
 		if report.Node != name {
@@ -343,7 +387,10 @@ func (n *Node) take(name string, reports []schedule.AuditReport, members []query
 		if n.LastAudit == nil || report.At.After(n.LastAudit.At) {
 			n.LastAudit = &Audit{clean(report.Instance), report.At, report.Took, clean(report.Reason)}
 		}
-		alive := slices.ContainsFunc(members, func(m query.Member) bool { return m.Alive && m.Instance == report.Instance })
+		alive := slices.ContainsFunc(members, func(m query.Member) bool {
+			return m.Alive &&
+				m.Instance == report.Instance
+		})
 		if alive && report.Gaps > 0 {
 			n.Gaps = append(n.Gaps, Gaps{clean(report.Instance), report.Gaps, clean(report.LastGap), report.GapAt})
 		}
@@ -351,8 +398,8 @@ func (n *Node) take(name string, reports []schedule.AuditReport, members []query
 	slices.SortFunc(n.Gaps, func(a, b Gaps) int { return strings.Compare(a.Instance, b.Instance) })
 }
 
-// count adds up the counts of each node's last audit by namespace. An audit that does not
-// count a namespace has its timers among the rest.
+// count adds up the counts of each node's last audit by namespace. Timers of a namespace that an audit does not count
+// are among the other timers.
 func (r *Redis) count(nodes []*schedule.Node, reports []schedule.AuditReport) {
 	at := map[string]int{}
 	for _, node := range nodes {

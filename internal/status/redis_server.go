@@ -18,22 +18,22 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// server is what one server of Redis has answered.
+// server has the answers of one Redis server.
 type server struct {
 	node      *schedule.Node
 	refused   *diag.Finding  // why it does not serve timerd
 	broken    *diag.Finding  // its cluster is down
-	lacking   rights.Lacking // what the user may not do there
-	unknown   error          // why that is not known
+	lacking   rights.Lacking // the user's missing rights there
+	unknown   error          // why these are unknown
 	skew      diag.Findings  // of its clock
-	uncounted error          // why its timers are not counted
+	uncounted error          // why its timers could not be counted
 	seen      query.Overview
-	aside     diag.Findings // timers that are set aside
+	aside     diag.Findings // timers set aside
 }
 
 func (s *server) addr() string { return s.node.Server().Options().Addr }
 
-// refuses notes why the server does not serve timerd.
+// refuses sets the reason why the server does not serve timerd.
 func (s *server) refuses(f diag.Finding) {
 	if f.Check == diag.CheckCluster {
 		s.broken = &f
@@ -51,7 +51,7 @@ func skew(ctx context.Context, node *schedule.Node) (found diag.Findings) {
 	return found
 }
 
-// checkClocks reports the clocks of servers that differ from this machine's, and those that were stepped lately.
+// checkClocks reports the clocks of servers that differ from this machine's, and recent steps of clocks.
 func checkClocks(f *facts, p *diag.Findings) {
 	steps := f.steps()
 	for i := range f.servers {
@@ -64,7 +64,8 @@ func checkClocks(f *facts, p *diag.Findings) {
 		}
 	}
 	for _, server := range slices.Sorted(maps.Keys(steps)) {
-		p.Warn("use NTP, which sets clocks without steps; see what fired meanwhile: timerd watch --since 10m", "that of %s was stepped %s: timers fired early, or fire late, by as much",
+		p.Warn("use NTP, which sets clocks without steps; see what fired meanwhile: timerd watch --since 10m",
+			"that of %s was stepped %s: timers fired early, or fire late, by as much",
 			clean(cmp.Or(server, "Redis")), steps[server])
 	}
 	if len(*p) == 0 && f.redis != nil {
@@ -72,7 +73,7 @@ func checkClocks(f *facts, p *diag.Findings) {
 	}
 }
 
-// checkAside reports timers that are set aside.
+// checkAside reports timers set aside.
 func checkAside(f *facts, p *diag.Findings) {
 	f.each(p, func(s *server, p *diag.Findings) { *p = append(*p, s.aside...) })
 	if f.Aside != nil {
@@ -83,18 +84,21 @@ func checkAside(f *facts, p *diag.Findings) {
 	}
 }
 
-// OfServer returns the problem of a Redis server, by the error of its answer or of the connection.
+// OfServer returns the problem of a Redis server, from the error of its answer or of the connection.
 func OfServer(ctx context.Context, node *schedule.Node, err error) diag.Finding {
 	addr := node.Server().Options().Addr
 	refusal := diag.Refusal(err)
 	switch {
 	case schedule.IsClusterDown(err):
-		return diag.Finding{Level: diag.Fail, Check: diag.CheckCluster, Text: addr + ": " + schedule.ErrClusterDown.Error(), Fix: "look at CLUSTER NODES for the master that is away, and bring it back"}
+		return diag.Finding{Level: diag.Fail, Check: diag.CheckCluster, Text: addr + ": " +
+			schedule.ErrClusterDown.Error(),
+			Fix: "look at CLUSTER NODES for the master that is away, and bring it back"}
 	case refusal == nil:
 		if frozen := diag.Frozen(err, diag.RedisProcess, node.Server().Options().Network, addr); frozen != nil {
 			return diag.Of(diag.CheckRedis, diag.Wrap(addr, frozen), "")
 		}
-		return diag.Finding{Level: diag.Fail, Check: diag.CheckRedis, Text: addr + ": " + err.Error(), Fix: "bring that server back: its timers wait there, and none is lost"}
+		return diag.Finding{Level: diag.Fail, Check: diag.CheckRedis, Text: addr + ": " + err.Error(),
+			Fix: "bring that server back: its timers wait there, and none is lost"}
 	}
 	f := diag.Of(diag.CheckRedis, diag.Wrap("Redis at "+addr, refusal), "")
 	said, err := node.Server().Info(ctx, "memory", "replication").Result()
@@ -104,31 +108,36 @@ func OfServer(ctx context.Context, node *schedule.Node, err error) diag.Finding 
 	info := diag.ParseInfo(said)
 	switch {
 	case info["role"] == "slave":
-		f.Fix = "let TIMERD_REDIS_URL name the master, " + info["master_host"] + ":" + info["master_port"] + "; or, to make this one the master: redis-cli REPLICAOF NO ONE"
+		f.Fix = "let TIMERD_REDIS_URL name the master, " + info["master_host"] + ":" + info["master_port"] +
+			"; or, to make this one the master: redis-cli REPLICAOF NO ONE"
 	case refusal.Word == diag.OutOfMemory:
 		f.Fix = moreMemory(info)
 	}
 	return f
 }
 
-// moreMemory returns what to do about a Redis that is out of memory. With a limit near what its machine has, the kernel would kill it.
+// moreMemory returns the fix for a Redis out of memory. If its limit nears the memory of its machine, a higher limit
+// would make the kernel kill it.
 func moreMemory(info diag.Info) string {
 	more, most := max(info.Number("used_memory"), info.Number("maxmemory"))/2*3, info.Number("total_system_memory")/10*8
 	if most > 0 && more > most {
-		return fmt.Sprintf("give the machine of Redis more memory than its %d bytes, then raise maxmemory, here and in redis.conf: redis-cli CONFIG SET maxmemory %d; or delete keys that nobody needs",
+		return fmt.Sprintf("give the machine of Redis more memory than its %d bytes, then raise maxmemory, here and "+
+			"in redis.conf: redis-cli CONFIG SET maxmemory %d; or delete keys that nobody needs",
 			info.Number("total_system_memory"), more)
 	}
 	return fmt.Sprintf("raise maxmemory, here and in redis.conf: redis-cli CONFIG SET maxmemory %d", more)
 }
 
-// gatherAside tells of timers that wait because of their keys or subjects.
+// gatherAside reports timers that wait because of their keys or subjects.
 func (s Sources) gatherAside(ctx context.Context, node *schedule.Node) (found []Aside, p diag.Findings, err error) {
 	all, err := query.ParkedOn(ctx, node)
 	for _, a := range all {
 		key, many := keys.EncodeText(a.Key.String()), count(a.Count, "timer waits", "timers wait")
 		found = append(found, Aside{a.Reason, a.Count, key})
 		if a.Reason == query.ParkedRefused {
-			p.Warn("let timerd's NATS user publish to "+s.Streams.Subject(a.Key, keys.Fired)+", and let "+s.Streams.FiredStream()+" take it; if the timers are too late to fire, the same for "+
+			p.Warn("let timerd's NATS user publish to "+s.Streams.Subject(a.Key,
+				keys.Fired)+", and let "+s.Streams.FiredStream()+" take it; if the timers are too late to fire, the "+
+				"same for "+
 				s.Streams.Subject(a.Key, keys.Dead)+" and "+s.Streams.DeadStream(),
 				"%s because NATS refuses their subjects, such as that of %s", many, keys.Abbreviate(key))
 			continue
@@ -143,7 +152,7 @@ func (s Sources) gatherAside(ctx context.Context, node *schedule.Node) (found []
 	return found, p, err
 }
 
-// printable returns a pattern of keys with ? for each byte that cannot be shown.
+// printable returns a pattern of keys with ? for each unprintable byte.
 func printable(glob string) string {
 	var b strings.Builder
 	for len(glob) > 0 {

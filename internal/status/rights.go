@@ -10,20 +10,20 @@ import (
 	"github.com/timerd-io/timerd/internal/rights"
 )
 
-// What a timerd says of channels has at most so many, each of at most so many bytes.
+// Limits of the channels in a heartbeat, and of the bytes of each.
 const (
 	mostGrants   = 100
 	longestGrant = 512
 )
 
-// checkRights reports the rights that the user lacks, and the channels that living timerds say they may not hear: their user may be
-// another one, and only they know their namespaces.
+// checkRights reports the user's missing rights, and the channels that living timerds report as refused: their user may
+// be another one, and only they know their namespaces.
 func checkRights(f *facts, p *diag.Findings) {
 	own, others := f.rights()
 	*p = slices.Concat(own, others)
 }
 
-// rights returns what is found of the user of Sources on each server, and the problems of other users.
+// rights returns the findings about the user of Sources on each server, and the problems of other users.
 func (f *facts) rights() (own, others diag.Findings) {
 	all, others := f.lacking()
 	for i := range f.servers {
@@ -32,7 +32,7 @@ func (f *facts) rights() (own, others diag.Findings) {
 		if found := all[i].Finding(hears(f.members)); found != nil {
 			one.Add(*found)
 		} else if s.unknown != nil && s.refused == nil && s.broken == nil {
-			one.Warn("run this again", "cannot tell what the user may do: %v", s.unknown)
+			one.Warn("run this again", "cannot read the user's rights: %v", s.unknown)
 		} else if all[i].User != "" {
 			one.OK("%s may do all that timerd does %s", all[i].Name(), f.touched())
 		}
@@ -47,7 +47,7 @@ func (f *facts) rights() (own, others diag.Findings) {
 	return own, others
 }
 
-// touched names what the rights were looked at for.
+// touched names the keys and channels that the rights are for.
 func (f *facts) touched() string {
 	if len(f.Needs.Namespaces) == 0 {
 		return "on its index"
@@ -55,7 +55,8 @@ func (f *facts) touched() string {
 	return "on its index and in " + f.Needs.Namespaces.String()
 }
 
-// lacking returns what is lacking on each server, with what the timerds say of the same user, and the problems of other users.
+// lacking returns the missing rights on each server, with the timerds' reports on the same user, and the problems of
+// other users.
 func (f *facts) lacking() (all []rights.Lacking, others diag.Findings) {
 	for i := range f.servers {
 		all = append(all, f.servers[i].lacking)
@@ -63,7 +64,10 @@ func (f *facts) lacking() (all []rights.Lacking, others diag.Findings) {
 	for _, m := range f.members {
 		told := deaf(m)
 		told.Channels = slices.DeleteFunc(told.Channels, func(grant string) bool {
-			return slices.ContainsFunc(all, func(l rights.Lacking) bool { return l.User == told.User && slices.Contains(l.Channels, grant) })
+			return slices.ContainsFunc(all, func(l rights.Lacking) bool {
+				return l.User == told.User &&
+					slices.Contains(l.Channels, grant)
+			})
 		})
 		if len(told.Channels) == 0 {
 			continue
@@ -77,8 +81,8 @@ func (f *facts) lacking() (all []rights.Lacking, others diag.Findings) {
 	return all, others
 }
 
-// deaf returns the channels that a living timerd says it may not hear. A producer of timers can write where timerds say so: what no
-// timerd would say is left out.
+// deaf returns the channels that a living timerd reports as refused. A producer of timers can write such reports:
+// impossible ones are left out.
 func deaf(m query.Member) rights.Lacking {
 	if !m.Alive || m.Counts == nil || len(m.Counts.Deaf) > mostGrants {
 		return rights.Lacking{}

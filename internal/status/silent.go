@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// toldFor is for how long a silent timerd is told of after another one was started in its place.
+	// toldFor is the time for which a silent timerd is reported after another one was started in its place.
 	toldFor = 10 * time.Minute
-	// mostTold is how many stops, or steps of a clock, of one timerd are told of.
+	// mostTold limits the reported stops, or clock steps, of one timerd.
 	mostTold = 5
 )
 
-// checkSilent reports timerds that fell silent without having ended in order, and living ones that were stopped lately.
+// checkSilent reports timerds that fell silent without ending in order, and recent stops of living ones.
 func checkSilent(f *facts, p *diag.Findings) {
 	if f.redis == nil {
 		return
@@ -38,25 +38,30 @@ func checkSilent(f *facts, p *diag.Findings) {
 		}
 		fix := "look at its host and its log, and start it again"
 		if len(ids) > 0 {
-			fix += "; a timerd that is not to come back is forgotten by: redis-cli ZREM " + diag.Word(keys.Single.Silent()) + " " + strings.Join(ids, " ")
+			fix += "; a timerd that is not to come back is forgotten by: redis-cli ZREM " +
+				diag.Word(keys.Single.Silent()) + " " + strings.Join(ids, " ")
 		}
-		p.Warn(fix, "%s silent and did not end in order, so it died, is frozen, or does not reach Redis: %s", count(int64(len(silent)), "timerd is", "timerds are"), strings.Join(said, ", "))
+		p.Warn(fix, "%s silent and did not end in order, so it died, is frozen, or does not reach Redis: %s",
+			count(int64(len(silent)), "timerd is", "timerds are"), strings.Join(said, ", "))
 	}
 	for _, m := range f.members {
 		for _, stop := range lately(m, func(c *schedule.Counts) []schedule.Stop { return c.Stops }) {
-			length, until := diag.Duration(time.Duration(stop.For)*time.Millisecond), stop.At.Time().UTC().Format(timeLayout)
+			length, until := diag.Duration(time.Duration(stop.For)*time.Millisecond),
+				stop.At.Time().UTC().Format(timeLayout)
 			if stop.Frozen {
-				p.Warn("look at its host for what stopped the process: a suspended machine, memory, a limit of CPU, a debugger",
-					"%s did not run for %s until %s: the process was frozen, or its machine", clean(m.Instance), length, until)
+				p.Warn("look at its host for what stopped the process: a suspended machine, memory, a limit of CPU, "+
+					"a debugger",
+					"%s did not run for %s until %s: the process was frozen, or its machine", clean(m.Instance), length,
+					until)
 			} else {
-				p.Warn("look at the network between the two", "%s did not reach Redis for %s until %s, while other timerds did", clean(m.Instance), length, until)
+				p.Warn("look at the network between the two",
+					"%s did not reach Redis for %s until %s, while other timerds did", clean(m.Instance), length, until)
 			}
 		}
 	}
 }
 
-// stillMissed returns the silent timerds, those seen last first, until ten minutes after another timerd was started
-// since.
+// stillMissed returns the silent timerds, latest first, until ten minutes after the start of another timerd.
 func stillMissed(members []query.Member, now time.Time) []query.Member {
 	var missed []query.Member
 	for _, m := range members {
@@ -71,8 +76,8 @@ func stillMissed(members []query.Member, now time.Time) []query.Member {
 	return missed
 }
 
-// lately returns what a living timerd says of the last minutes; nothing if that is more than any timerd says: a
-// producer of timers can write there too.
+// lately returns a living timerd's reports of the last minutes. It returns none if there are more than a timerd writes:
+// a producer of timers can write there too.
 func lately[T any](m query.Member, of func(*schedule.Counts) []T) []T {
 	if !m.Alive || m.Counts == nil || len(of(m.Counts)) > mostTold {
 		return nil
@@ -80,8 +85,8 @@ func lately[T any](m query.Member, of func(*schedule.Counts) []T) []T {
 	return of(m.Counts)
 }
 
-// steps returns in words, by server, the steps of its clock that a living timerd has seen lately. Of several timerds
-// that have seen some, the one with the most is believed.
+// steps describes, by server, the steps of its clock that a living timerd has seen lately. If several timerds have seen
+// steps, it uses the report of the timerd with the most.
 func (f *facts) steps() map[string]string {
 	said, most := map[string]string{}, map[string]int{}
 	for _, m := range f.members {
@@ -92,7 +97,8 @@ func (f *facts) steps() map[string]string {
 				direction = "back"
 			}
 			own[step.Server] = append(own[step.Server], fmt.Sprintf("%s by %s to %s", direction,
-				diag.Duration((time.Duration(step.By)*time.Millisecond).Abs()), step.At.Time().UTC().Format(timeLayout)))
+				diag.Duration((time.Duration(step.By)*time.Millisecond).Abs()),
+				step.At.Time().UTC().Format(timeLayout)))
 		}
 		for server, steps := range own {
 			if len(steps) > most[server] {

@@ -17,53 +17,55 @@ import (
 
 // Report is the state of an installation.
 type Report struct {
-	Problems diag.Findings `json:"problems"` // the worst first, without consequences of others
+	Problems diag.Findings `json:"problems"` // worst first, without consequences of others
 	Redis    *Redis        `json:"redis"`    // nil if no server answers
-	NATS     *NATS         `json:"nats"`     // likewise
+	NATS     *NATS         `json:"nats"`     // nil if NATS does not answer
 
-	// Found is the findings of all checks, those that are OK too, in the order of the table.
+	// Found has the findings of all checks, OK ones too, in the order of the table.
 	Found diag.Findings `json:"-"`
-	// Lacking is the rights that the user of Sources lacks on each server, and Lacks the failures that come of it.
+	// Lacking has the rights that the user of Sources lacks on each server, and Lacks the resulting failures.
 	Lacking []rights.Lacking `json:"-"`
 	Lacks   diag.Findings    `json:"-"`
 }
 
-// Failed reports whether a problem keeps timers from firing, or part of the state is not known.
+// Failed reports whether a problem keeps timers from firing, or part of the state is unknown.
 func (r *Report) Failed() bool { return r.Problems.Failed() }
 
-// Sources is where a report comes from.
+// Sources are the sources of a report.
 type Sources struct {
-	// Schedule is nil if Redis cannot be reached; then NoRedis says why, unless the caller reports it.
+	// Schedule is nil if Redis cannot be reached; then NoRedis is the reason, unless the caller reports it.
 	Schedule *schedule.Schedule
 	NoRedis  diag.Finding
-	// Masters are the masters of a cluster that do not answer; Schedule is without them.
+	// Masters are the silent masters of a cluster; Schedule is without them.
 	Masters []schedule.Away
-	// JetStream is nil if NATS cannot be reached; then NoNATS says why, likewise. With the level of a warning it is told as it is.
+	// JetStream is nil if NATS cannot be reached; then NoNATS is the reason, unless the caller reports it. A NoNATS
+	// with the level of a warning is reported as it is.
 	JetStream jetstream.JetStream
 	NoNATS    diag.Finding
 	// Streams has the names of the streams, and in its Installation their rightful owner.
 	Streams streams.Config
-	// Needs is what the user of Schedule is to be allowed, as far as the caller knows it.
+	// Needs are the rights that the user of Schedule must have, as far as the caller knows.
 	Needs rights.Needs
-	// Clients is how the commands in fixes reach the servers.
+	// Clients has the options with which the commands in fixes reach the servers.
 	Clients diag.Clients
-	// Brief leaves out the counts: how many timers there are, and which are set aside. Then Aside finds the latter.
+	// Brief leaves out the counts of timers. Then Aside reports the timers set aside.
 	Brief bool
 	Aside func() diag.Findings
-	// Overdue is for callers that make many reports: it compares the overdue timers of one with those of the last. It may be nil.
+	// Overdue is for callers that make many reports: it compares the overdue timers of one with the last one's. It may
+	// be nil.
 	Overdue *OverdueWatch
 	// Databases is for callers that make many reports: it looks at some of the other databases of Redis each time. It
 	// may be nil.
 	Databases *query.Databases
-	// Written is for callers that make many reports: it asks which streams cannot be written, as often as it may. It
-	// may be nil.
+	// Written is for callers that make many reports: it finds streams that the server cannot write, as often as
+	// allowed. It may be nil.
 	Written *streams.WriteErrors
 	// Webhooks is for callers that make many reports: it keeps a recent answer about webhooks. It may be nil.
 	Webhooks *RecentWebhooks
 }
 
-// Gather asks Redis and NATS at the same time, and runs the table of checks on the answers. A part that is not known when ctx ends is a
-// problem in the report.
+// Gather asks Redis and NATS at the same time, and runs the table of checks on the answers. A part still unknown when
+// ctx ends is a problem in the report.
 func (s Sources) Gather(ctx context.Context) *Report {
 	f := &facts{Sources: s}
 	f.Written = cmp.Or(f.Written, new(streams.WriteErrors))

@@ -59,13 +59,14 @@ func TestDifferences(t *testing.T) {
 
 func TestVersions(t *testing.T) {
 	t.Parallel()
-	got := fmt.Sprint(status.Versions([]query.Member{member("a", "v2", "", true), member("b", "", "", true), member("c", "v1", "", false), member("d", "v2", "", true)}))
+	got := fmt.Sprint(status.Versions([]query.Member{member("a", "v2", "", true), member("b", "", "", true),
+		member("c", "v1", "", false), member("d", "v2", "", true)}))
 	if want := "[{v2 [a d]}]"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
 
-func TestUnattended(t *testing.T) {
+func TestNoTimerdIsAlive(t *testing.T) {
 	t.Parallel()
 	dead := member("a", "v1", "", false)
 	older := member("b", "v1", "", false)
@@ -75,7 +76,8 @@ func TestUnattended(t *testing.T) {
 		want    string
 	}{
 		{nil, "no timerd is alive: nothing fires until one runs"},
-		{[]query.Member{dead, older}, "no timerd is alive: nothing fires until one runs; the last one, a, was seen at 2025-11-20T09:00:00.000Z"},
+		{[]query.Member{dead, older},
+			"no timerd is alive: nothing fires until one runs; the last one, a, was seen at 2025-11-20T09:00:00.000Z"},
 		{[]query.Member{dead, member("c", "v1", "", true)}, ""},
 	} {
 		if got := status.Unattended(test.members); got != test.want {
@@ -159,11 +161,13 @@ func TestAllIsWell(t *testing.T) {
 	t.Parallel()
 	x := newInstallation(t)
 	x.beat("a", map[string]string{"TIMERD_LEASE": "10s"})
-	if err := x.sched.Client.FCall(t.Context(), "timer_set", []string{"shop:a:b:1"}, "p", "PX", 3600_000).Err(); err != nil {
+	if err := x.sched.Client.FCall(t.Context(), "timer_set", []string{"shop:a:b:1"}, "p", "PX",
+		3600_000).Err(); err != nil {
 		t.Fatal(err)
 	}
 	err := x.sched.Node.RecordAudit(t.Context(), schedule.AuditReport{
-		Instance: "a", At: time.Now(), Took: time.Second, Reason: "start", Gaps: 1, LastGap: "subscribed", GapAt: time.Now(),
+		Instance: "a", At: time.Now(), Took: time.Second, Reason: "start", Gaps: 1, LastGap: "subscribed",
+		GapAt:  time.Now(),
 		Timers: []schedule.NamespaceCount{{Namespace: "shop", Pending: 1}, {Namespace: keys.Other}},
 	})
 	if err != nil {
@@ -174,23 +178,27 @@ func TestAllIsWell(t *testing.T) {
 	if r.Failed() || r.Redis == nil || r.NATS == nil {
 		t.Fatalf("%+v", r)
 	}
-	if len(r.Redis.Timerds) != 1 || r.Redis.Timerds[0].Version != "v1" || r.Redis.Timerds[0].Config == "" || r.Redis.Pending != 1 || r.Redis.Oldest != nil {
+	answers(t, r, diag.OK, "Firing on time", "")
+	if len(r.Redis.Timerds) != 1 || r.Redis.Timerds[0].Version != "v1" || r.Redis.Timerds[0].Config == "" ||
+		r.Redis.Pending != 1 || r.Redis.Oldest != nil {
 		t.Errorf("%+v", r.Redis)
 	}
 	n := r.Redis.Nodes[0]
-	if len(r.Redis.Nodes) != 1 || n.Address != x.sched.Server.Addr() || n.LastAudit == nil || n.LastAudit.Reason != "start" || len(n.Gaps) != 1 || n.Gaps[0].Last != "subscribed" {
+	if len(r.Redis.Nodes) != 1 || n.Address != x.sched.Server.Addr() || n.LastAudit == nil ||
+		n.LastAudit.Reason != "start" || len(n.Gaps) != 1 || n.Gaps[0].Last != "subscribed" {
 		t.Errorf("%+v", n)
 	}
 	if got := fmt.Sprint(r.Redis.Namespaces); got != "[{shop 1 0 0 0} {other 0 0 0 0}]" {
 		t.Errorf("namespaces %s", got)
 	}
-	if len(r.NATS.Streams) != 3 || r.NATS.DeadLetters == nil || *r.NATS.DeadLetters != 0 || r.NATS.Streams[0].MaxAge != 7*24*3600 || r.NATS.Streams[0].Current != 1 {
+	if len(r.NATS.Streams) != 3 || r.NATS.DeadLetters == nil || *r.NATS.DeadLetters != 0 ||
+		r.NATS.Streams[0].MaxAge != 7*24*3600 || r.NATS.Streams[0].Current != 1 {
 		t.Errorf("%+v", r.NATS)
 	}
 }
 
-// What is wrong comes in the order of how bad it is.
-func TestWhatIsWrong(t *testing.T) {
+// Problems come worst first.
+func TestProblemsComeWorstFirst(t *testing.T) {
 	t.Parallel()
 	x := newInstallation(t)
 	x.sched.SetDue(3)
@@ -212,12 +220,14 @@ func TestWhatIsWrong(t *testing.T) {
 		t.Fatal(err)
 	}
 	var r *status.Report
-	testenv.Eventually(t, time.Minute, func() bool { r = x.report(); return r.Redis.Owed == 3 }, "the timers to be owed")
+	testenv.Eventually(t, time.Minute, func() bool { r = x.report(); return r.Redis.Owed == 3 },
+		"the timers to be owed")
 	expect(t, r,
 		"fail no timerd is alive: nothing fires until one runs; 3 timers are owed",
 		"fail there is no stream TIMERS_RETRY",
 		"fail TIMERS: it is full: ",
 		"warn dead letters in TIMERS_DEAD: 1")
+	answers(t, r, diag.Fail, "No timer is overdue, but a failure", diag.CheckUnattended)
 
 	x.beat("a", map[string]string{"TIMERD_LEASE": "1s", "TIMERD_SWEEP_INTERVAL": "100ms"})
 	x.beat("b", map[string]string{"TIMERD_LEASE": "2s", "TIMERD_SWEEP_INTERVAL": "100ms"})
@@ -227,9 +237,13 @@ func TestWhatIsWrong(t *testing.T) {
 	}) {
 		t.Errorf("not told that they disagree: %+v", r.Problems)
 	}
-	x.overdue("; the cause is under streams")
+	r = x.overdue("; the cause is under streams")
+	answers(t, r, diag.Fail, "Not firing", diag.CheckStreams)
+	if a := r.Answer(); !a.Since.Equal(r.Redis.Overdue.Due) || a.Since.IsZero() {
+		t.Errorf("not firing since %v", a.Since)
+	}
 
-	// Where nothing says why, that is said too.
+	// A missing reason is reported too.
 	if err := streams.Ensure(t.Context(), x.js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
@@ -237,25 +251,42 @@ func TestWhatIsWrong(t *testing.T) {
 	if _, err := x.js.UpdateStream(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
-	x.overdue("; no other check finds a cause")
+	answers(t, x.overdue("; no other check finds a cause"), diag.Fail, "Not firing", "")
+}
+
+// answers compares the answer of a report; cause is its check, "" for none.
+func answers(t *testing.T, r *status.Report, level diag.Level, text, cause string) {
+	t.Helper()
+	a := r.Answer()
+	got := ""
+	if a.Cause != nil {
+		got = a.Cause.Check
+	}
+	if a.Level != level || !strings.HasPrefix(a.Text, text) || got != cause {
+		t.Errorf("the answer is %s %q because of %q, want %s %q because of %q", a.Level, a.Text, got, level, text,
+			cause)
+	}
 }
 
 // overdue waits until three timers are overdue and stand still, for a cause.
-func (x *installation) overdue(cause string) {
+func (x *installation) overdue(cause string) (r *status.Report) {
 	x.t.Helper()
 	testenv.Eventually(x.t, time.Minute, func() error {
-		first := x.report().Problems[0]
+		r = x.report()
+		first := r.Problems[0]
 		if first.Level != diag.Fail || first.Check != diag.CheckOverdue || !strings.HasSuffix(first.Text, cause) ||
-			!strings.HasPrefix(first.Text, "3 timers are overdue, due more than 2.2s ago and not settled; the oldest, app1:trans:notice:") ||
+			!strings.HasPrefix(first.Text,
+				"3 timers are overdue, due more than 2.2s ago and not settled; the oldest, app1:trans:notice:") ||
 			!strings.Contains(first.Text, "; of app1:trans:notice; none was settled for ") {
 			return fmt.Errorf("%+v", first)
 		}
 		return nil
 	}, "the timers to be overdue")
+	return r
 }
 
 // What no consumer reads is not said to be acknowledged: somebody may begin with it yet.
-func TestFullStreamKeepsWhatIsUnread(t *testing.T) {
+func TestFullStreamKeepsUnreadEvents(t *testing.T) {
 	t.Parallel()
 	x := newInstallation(t)
 	x.beat("a", nil)
@@ -283,7 +314,9 @@ func TestFullStreamKeepsWhatIsUnread(t *testing.T) {
 		{"everything", "", 1, "nats stream purge TIMERS --seq=2 --force"},
 		{"nothing", "timers.fired.shop.b.c", 0, ""},
 	} {
-		consumer, err := x.js.CreateConsumer(t.Context(), "TIMERS", jetstream.ConsumerConfig{Durable: c.reader, FilterSubject: c.filter, AckPolicy: jetstream.AckExplicitPolicy})
+		consumer, err := x.js.CreateConsumer(t.Context(), "TIMERS",
+			jetstream.ConsumerConfig{Durable: c.reader, FilterSubject: c.filter,
+				AckPolicy: jetstream.AckExplicitPolicy})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -297,11 +330,14 @@ func TestFullStreamKeepsWhatIsUnread(t *testing.T) {
 			}
 		}
 		problems := x.report().Problems
-		at := slices.IndexFunc(problems, func(p diag.Finding) bool { return strings.HasPrefix(p.Text, "TIMERS: it is full") })
+		at := slices.IndexFunc(problems, func(p diag.Finding) bool {
+			return strings.HasPrefix(p.Text, "TIMERS: it is full")
+		})
 		if at < 0 {
 			t.Fatalf("%s: %+v", c.reader, problems)
 		}
-		if fix := problems[at].Fix; strings.Contains(fix, "purge") != (c.purge != "") || !strings.Contains(fix, c.purge) {
+		if fix := problems[at].Fix; strings.Contains(fix, "purge") != (c.purge != "") ||
+			!strings.Contains(fix, c.purge) {
 			t.Errorf("after %s: %s", c.reader, fix)
 		}
 	}
@@ -315,7 +351,8 @@ func TestOneServerIsAway(t *testing.T) {
 	away := diag.Finding{Text: "it does not answer", Fix: "start it"}
 	from := status.Sources{Schedule: x.sched.Schedule, NoNATS: away}
 	r := from.Gather(t.Context())
-	expect(t, r, "fail the state of the streams is unknown, and timers wait in Redis if the timerds do not reach NATS either: it does not answer")
+	expect(t, r, "fail the state of the streams is unknown, and timers wait in Redis if the timerds do not reach "+
+		"NATS either: it does not answer")
 	if r.NATS != nil || r.Redis == nil || len(r.Redis.Timerds) != 1 {
 		t.Errorf("%+v", r)
 	}
@@ -325,6 +362,7 @@ func TestOneServerIsAway(t *testing.T) {
 	if r.Redis != nil || r.NATS == nil || len(r.NATS.Streams) != 3 {
 		t.Errorf("%+v", r)
 	}
+	answers(t, r, diag.Fail, "Not known whether timers fire: Redis does not answer", diag.CheckRedis)
 
 	x.sched.Server.Stop() // after the connection was made
 	x.nats.Stop()
@@ -336,7 +374,7 @@ func TestOneServerIsAway(t *testing.T) {
 	}
 }
 
-// A user without a right is told of by the report, and nothing that comes of it.
+// The report has a user's missing right, and none of its consequences.
 func TestReportOfLackingRights(t *testing.T) {
 	t.Parallel()
 	x := newInstallation(t)
@@ -354,13 +392,16 @@ func TestReportOfLackingRights(t *testing.T) {
 	expect(t, x.report(), "warn user default lacks +config|get")
 }
 
-// What the readiness of a living timerd finds is told with its name, unless a server explains it. A producer of timers can write there.
-func TestTimerdsTellWhatIsWrongWithThem(t *testing.T) {
+// A failing readiness check of a living timerd is reported with its name, unless a server explains it. A producer of
+// timers can write there.
+func TestTimerdsReportTheirFaults(t *testing.T) {
 	t.Parallel()
 	x := newInstallation(t)
 	self := schedule.Self{Instance: "a", Version: "v1", Counts: &schedule.Counts{Wrong: []schedule.Wrong{
-		{Check: "keyspace events", Text: "no canary came back\x1b"}, {Check: status.ReadyRedis, Text: "dial: timeout"}, {Check: "unknown", Text: "x"},
-		{Check: "retry consumer", Text: strings.Repeat("y", 1000)}, {Check: status.ReadyJetStream, Text: "NATS is away"},
+		{Check: "keyspace events", Text: "no canary came back\x1b"}, {Check: status.ReadyRedis, Text: "dial: timeout"},
+		{Check: "unknown", Text: "x"},
+		{Check: "retry consumer", Text: strings.Repeat("y", 1000)},
+		{Check: status.ReadyJetStream, Text: "NATS is away"},
 	}}}
 	if _, err := x.sched.Node.Heartbeat(t.Context(), self, time.Hour); err != nil {
 		t.Fatal(err)
@@ -376,7 +417,8 @@ func TestTimerdsTellWhatIsWrongWithThem(t *testing.T) {
 	if slices.ContainsFunc(r.Problems, func(f diag.Finding) bool { return len(f.Text) > 600 }) {
 		t.Errorf("a text is too long: %+v", r.Problems)
 	}
-	expect(t, status.Sources{Schedule: x.sched.Schedule, NoNATS: diag.Finding{Text: "away", Fix: "start it"}}.Gather(t.Context()),
+	expect(t, status.Sources{Schedule: x.sched.Schedule, NoNATS: diag.Finding{Text: "away", Fix: "start it"}}.Gather(
+		t.Context()),
 		"fail the state of the streams is unknown", "fail a: dial: timeout", "fail a: no canary came back%1B")
 }
 
@@ -385,7 +427,8 @@ func TestSlowDrainIsNoStandstill(t *testing.T) {
 	t.Parallel()
 	x := newInstallation(t)
 	ago := time.Now().Add(-time.Hour)
-	if err := x.sched.Client.ZAdd(t.Context(), keys.Single.Due(), redis.Z{Score: float64(ago.UnixMilli()), Member: "shop:a:b:1"}).Err(); err != nil {
+	if err := x.sched.Client.ZAdd(t.Context(), keys.Single.Due(),
+		redis.Z{Score: float64(ago.UnixMilli()), Member: "shop:a:b:1"}).Err(); err != nil {
 		t.Fatal(err)
 	}
 	for _, drains := range []bool{false, true} {
@@ -402,5 +445,6 @@ func TestSlowDrainIsNoStandstill(t *testing.T) {
 		if i < 0 || r.Problems[i].Level != level || !strings.Contains(r.Problems[i].Text, want) {
 			t.Errorf("drains %t: %+v", drains, r.Problems)
 		}
+		answers(t, r, level, map[bool]string{false: "Not firing", true: "Firing late"}[drains], "")
 	}
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Unserved says that no living timerd serves any of a namespace, as when its name is misspelt. It is empty if one does, if none is
-// alive, and if that is not known.
+// Unserved returns a sentence if no living timerd serves any part of a namespace, for example because the namespace is
+// misspelt. The sentence is empty if a timerd serves a part, if no timerd is alive, or if that is unknown.
 func Unserved(members []query.Member, n keys.Namespace) string {
 	var served []string
 	for _, m := range members {
@@ -34,5 +34,6 @@ func Unserved(members []query.Member, n keys.Namespace) string {
 	if len(served) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("no timerd serves %s; they serve %s: keys with a TTL there are no timers, unless timer_set sets them", n, strings.Join(served, "; "))
+	return fmt.Sprintf("no timerd serves %s; they serve %s: keys with a TTL there are no timers, unless timer_set "+
+		"sets them", n, strings.Join(served, "; "))
 }

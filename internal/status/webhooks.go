@@ -18,25 +18,26 @@ import (
 )
 
 const (
-	// webhooksTimeout is how long NATS may take to answer about webhooks, so that the rest is not delayed.
+	// webhooksTimeout bounds NATS's answers about webhooks, so that they do not delay the rest.
 	webhooksTimeout = 2 * time.Second
-	// waitsTooLong is how long an event may wait for a call, or for a process to take it, before that is a problem: if there is
-	// room for more calls, it takes milliseconds.
+	// waitsTooLong is the time after which an event's wait for a call, or for a process, is a problem: with room for
+	// more calls the wait is milliseconds.
 	waitsTooLong = time.Minute
-	// idleTooLong is how long events may wait, unread, for a consumer of another program before that is a problem: the program may
-	// start again.
+	// idleTooLong is the time after which unread events of another program's consumer are a problem: until then the
+	// program may start again.
 	idleTooLong = 30 * time.Second
-	// asksSoon is how long a process that has just started, or lost its connection, takes to ask for events.
+	// asksSoon is the time within which a process asks for events after its start or a lost connection.
 	asksSoon = 10 * time.Second
-	// agesAsked is for how many filters NATS is asked how long events have waited; the consumers with the most events come first.
+	// agesAsked limits the filters for which NATS is asked for the age of the oldest waiting event; the consumers with
+	// the most events come first.
 	agesAsked = 20
 )
 
-// Webhooks is the state of timerd deliver, and of the other consumers of fired events, as NATS has it.
+// Webhooks is the state of timerd deliver, and of the other consumers of fired events, as NATS reports it.
 type Webhooks struct {
 	Log       *jetstream.StreamInfo // the stream of deliveries
-	Consumers []Consumer            // those of timerd deliver, in the order of their names
-	All       []Consumer            // likewise, those of other programs too
+	Consumers []Consumer            // of timerd deliver, by name
+	All       []Consumer            // of timerd deliver and of other programs, by name
 	Unnamed   []Failures
 	Letters   []Letters
 
@@ -45,38 +46,43 @@ type Webhooks struct {
 	others []Consumer             // of other programs
 }
 
-// Consumer is one of the durable consumers by which programs get fired events. timerd deliver has one for each group, which all
-// its processes share.
+// Consumer is a durable consumer through which a program gets fired events. timerd deliver has one per group, shared by
+// all its processes.
 type Consumer struct {
 	Name    string `json:"name"`
-	Waiting uint64 `json:"waiting"` // events that no process has fetched yet
-	Working int    `json:"working"` // events that a process has fetched, and not settled or given back
-	// Oldest is when the first waiting event was stored. It is left out if none waits, or if that is not known.
+	Waiting uint64 `json:"waiting"` // events not fetched by a process yet
+	Working int    `json:"working"` // events fetched by a process, and not settled or given back
+	// Oldest is the stored time of the first waiting event; left out if none waits, or if unknown.
 	Oldest time.Time `json:"oldest,omitzero"`
-	// Last is when a process last fetched an event; left out if none ever did.
+	// Last is the time of the last fetch by a process; left out before the first.
 	Last time.Time `json:"last,omitzero"`
 
-	At time.Time `json:"at"` // when this was so, by the clock of NATS
+	At time.Time `json:"at"` // the time of this state, by the clock of NATS
 
-	// Redelivered is how many of the events in work or given back were delivered before.
+	// Redelivered is the number of events in work or given back that were delivered before.
 	Redelivered int `json:"redelivered"`
-	// Failed is how many attempts failed in the last ten minutes, by the requests for a retry that named the consumer; null
-	// if no timerd has said.
+	// Failed is the number of failed attempts in the last ten minutes, by the retry requests that named the consumer;
+	// null if no timerd has reported any count.
 	Failed *int64 `json:"failed"`
+	// PerSecond is the number of events settled per second over the last ten minutes, or less if a timerd knows less;
+	// null if none knows any. FailingShare is the share of failed attempts among them; null also if none was settled.
+	PerSecond    *float64 `json:"persecond"`
+	FailingShare *float64 `json:"failingshare"`
+	// LastFailure is the last failed attempt within the last hour that named the consumer; left out without one.
+	LastFailure *streams.LastFailure `json:"lastfailure,omitempty"`
 
 	filters []string
 	of      []string // the namespaces of its events; none for all
-	next    uint64   // the first event that may be waiting has this sequence, or a later one
+	next    uint64   // no event before this sequence can be waiting
 	paused  bool
 	asking  bool // a process asks for events
 
-	settled  uint64                   // deliveries that have ended, since it was made
+	settled  uint64                   // ended deliveries since its creation
 	samples  []streams.ConsumerSample // of the last hour, oldest first
-	failures streams.PerMinute        // likewise
+	failures streams.PerMinute        // of the last hour
 }
 
-// GatherWebhooks reports on webhooks, and on events that wait for other consumers. If webhooks are not used, there is no log of
-// deliveries.
+// GatherWebhooks returns the state of webhooks, and of other consumers. If webhooks are not used, Log is nil.
 func GatherWebhooks(ctx context.Context, js jetstream.JetStream, conf streams.Config) (*Webhooks, error) {
 	ctx, cancel := context.WithTimeout(ctx, webhooksTimeout)
 	defer cancel()
@@ -86,7 +92,7 @@ func GatherWebhooks(ctx context.Context, js jetstream.JetStream, conf streams.Co
 	}
 	w := &Webhooks{Log: log, faults: faults}
 	fired, err := js.Stream(ctx, conf.FiredStream())
-	if errors.Is(err, jetstream.ErrStreamNotFound) { // as others tell
+	if errors.Is(err, jetstream.ErrStreamNotFound) { // other checks report it
 		return w, nil
 	}
 	if err != nil {
@@ -99,7 +105,7 @@ func GatherWebhooks(ctx context.Context, js jetstream.JetStream, conf streams.Co
 	askAges(ctx, js, fired.CachedInfo(), all)
 	past, err := streams.ReadConsumers(ctx, js, conf)
 	if err != nil {
-		past = nil // it needs no right of its own, so others tell
+		past = nil // it needs no extra right, so other checks report errors
 	}
 	for i := range all {
 		all[i].addPast(past)
@@ -116,12 +122,13 @@ func GatherWebhooks(ctx context.Context, js jetstream.JetStream, conf streams.Co
 	return w, nil
 }
 
-// WebhookRights says what to do if GatherWebhooks gets no answer.
+// WebhookRights returns the fix if GatherWebhooks gets no answer.
 func WebhookRights(names keys.Names) string {
-	return fmt.Sprintf("look at the NATS server, and let the user call $JS.API.STREAM.INFO.%s and $JS.API.CONSUMER.LIST.%s", names.DeliveryStream(), names.FiredStream())
+	return fmt.Sprintf("look at the NATS server, and let the user call $JS.API.STREAM.INFO.%s and "+
+		"$JS.API.CONSUMER.LIST.%s", names.DeliveryStream(), names.FiredStream())
 }
 
-// durableConsumers returns the consumers that wait for a process to ask, in the order of their names.
+// durableConsumers returns the pull consumers, by name.
 func durableConsumers(ctx context.Context, fired jetstream.Stream, names keys.Names) (all []Consumer, err error) {
 	list := fired.ListConsumers(ctx)
 	for info := range list.Info() {
@@ -131,8 +138,9 @@ func durableConsumers(ctx context.Context, fired jetstream.Stream, names keys.Na
 		c := Consumer{
 			Name: info.Name, Waiting: info.NumPending, Working: info.NumAckPending, Redelivered: info.NumRedelivered,
 			settled: max(info.Delivered.Consumer, uint64(info.NumAckPending)) - uint64(info.NumAckPending),
-			filters: info.Config.FilterSubjects, next: info.Delivered.Stream + 1, paused: info.Paused, asking: info.NumWaiting > 0,
-			At: cmp.Or(info.TimeStamp, time.Now()),
+			filters: info.Config.FilterSubjects, next: info.Delivered.Stream + 1, paused: info.Paused,
+			asking: info.NumWaiting > 0,
+			At:     cmp.Or(info.TimeStamp, time.Now()),
 		}
 		if one := info.Config.FilterSubject; one != "" {
 			c.filters = []string{one}
@@ -154,16 +162,15 @@ func durableConsumers(ctx context.Context, fired jetstream.Stream, names keys.Na
 	return all, list.Err()
 }
 
-// isOfDeliver reports whether a consumer's name is one that timerd deliver makes. Such a name has no special character for the
-// commands that contain it.
+// isOfDeliver reports whether a consumer's name is one of timerd deliver's. Such a name needs no quoting in commands.
 func isOfDeliver(name string) bool {
 	rest, ok := strings.CutPrefix(name, keys.DeliverDurable)
 	_, err := keys.DecodeToken(strings.ReplaceAll(rest, "~", ""))
 	return ok && err == nil && (rest == "" || rest[0] == '~')
 }
 
-// askAges asks how long events have waited. It stays unknown without the right to read the stream, or if it would take NATS
-// long.
+// askAges asks for the age of the oldest waiting events. It stays unknown without the right to read the stream, or if
+// NATS would take long.
 func askAges(ctx context.Context, js jetstream.JetStream, of *jetstream.StreamInfo, consumers []Consumer) {
 	behind := make([]*Consumer, 0, len(consumers))
 	for i := range consumers {
@@ -189,7 +196,7 @@ func askAges(ctx context.Context, js jetstream.JetStream, of *jetstream.StreamIn
 	}
 }
 
-// waits returns how long the oldest event has waited, 0 if none does or that is not known.
+// waits returns the age of the oldest waiting event, 0 if none waits or if unknown.
 func (c *Consumer) waits() time.Duration {
 	if c.Oldest.IsZero() {
 		return 0
@@ -202,8 +209,8 @@ func (c *Consumer) abandoned() bool {
 	switch {
 	case c.asking:
 		return false
-	case c.Working > 0, // perhaps by a process without a place for more calls, or one that died during them
-		c.Waiting > 0 && c.Oldest.IsZero(): // perhaps only just, while a process starts again
+	case c.Working > 0, // perhaps in a process with no room for more calls, or one that died during them
+		c.Waiting > 0 && c.Oldest.IsZero(): // perhaps for a moment, while a process restarts
 		return !c.Last.IsZero() && c.At.Sub(c.Last) > waitsTooLong
 	}
 	return c.Waiting > 0 && c.waits() > asksSoon
@@ -212,7 +219,7 @@ func (c *Consumer) abandoned() bool {
 // checkWebhooks judges timerd deliver: its log, its processes and its consumers.
 func checkWebhooks(f *facts, p *diag.Findings) {
 	if f.webhooksErr != nil {
-		p.Warn(WebhookRights(f.Streams.Names), "cannot tell the state of webhooks: %v", f.webhooksErr)
+		p.Warn(WebhookRights(f.Streams.Names), "cannot read the state of webhooks: %v", f.webhooksErr)
 	}
 	checkDeliverers(f.deliverers, p)
 	w := f.webhooks
@@ -228,7 +235,8 @@ func checkWebhooks(f *facts, p *diag.Findings) {
 		for _, c := range w.Consumers {
 			waiting, working = waiting+c.Waiting, working+c.Working
 		}
-		p.OK("%s fits; consumers of timerd deliver: %d; events that wait: %d, in work: %d", w.Log.Config.Name, len(w.Consumers), waiting, working)
+		p.OK("%s fits; consumers of timerd deliver: %d; events that wait: %d, in work: %d", w.Log.Config.Name,
+			len(w.Consumers), waiting, working)
 	}
 }
 
@@ -247,19 +255,22 @@ func checkConsumers(consumers []Consumer, of jetstream.StreamConfig, p *diag.Fin
 	}
 	dropped := dropped(of)
 	if len(paused.names) > 0 {
-		p.Warn(fmt.Sprintf("nats consumer resume %s %s", of.Name, paused.names[0]), "%s: paused, so nothing is delivered%s", names(paused.names), dropped)
+		p.Warn(fmt.Sprintf("nats consumer resume %s %s", of.Name, paused.names[0]),
+			"%s: paused, so nothing is delivered%s", names(paused.names), dropped)
 	}
 	if len(abandoned.names) > 0 {
-		p.Warn(fmt.Sprintf("start timerd deliver with the newest file of that group; or, if no file names the group any more: nats consumer rm %s %s --force", of.Name, abandoned.names[0]),
+		p.Warn(fmt.Sprintf("start timerd deliver with the newest file of that group; or, if no file names the group "+
+			"any more: nats consumer rm %s %s --force", of.Name, abandoned.names[0]),
 			"%s: %s, and no timerd deliver asks for them%s", names(abandoned.names), abandoned.events(), dropped)
 	}
 	if len(behind.names) > 0 {
-		p.Warn("run more processes of timerd deliver, or give them more --calls; or, where a group calls one host alone, more concurrency; how slow the hosts are: timerd deliveries --since 10m",
+		p.Warn("run more processes of timerd deliver, or give them more --calls; or, where a group calls one host "+
+			"alone, more concurrency; how slow the hosts are: timerd deliveries --since 10m",
 			"%s: %s, because there is no place for more calls%s", names(behind.names), behind.events(), dropped)
 	}
 }
 
-// checkOthers judges the consumers of other programs, and what handlers of all make of events.
+// checkOthers judges the consumers of other programs, and the results of all handlers.
 func checkOthers(f *facts, p *diag.Findings) {
 	if f.webhooks != nil {
 		checkIdle(f.webhooks.others, f.webhooks.fired, p)
@@ -267,7 +278,7 @@ func checkOthers(f *facts, p *diag.Findings) {
 	}
 }
 
-// checkIdle reports consumers of other programs for which events wait that nobody reads.
+// checkIdle reports consumers of other programs with unread events and no reader.
 func checkIdle(consumers []Consumer, of jetstream.StreamConfig, p *diag.Findings) {
 	var idle backlog
 	for i := range consumers {
@@ -277,12 +288,13 @@ func checkIdle(consumers []Consumer, of jetstream.StreamConfig, p *diag.Findings
 		}
 	}
 	if len(idle.names) > 0 {
-		p.Warn(fmt.Sprintf("start its program; or, if nobody needs the consumer any more: nats consumer rm %s %s --force", of.Name, diag.Word(clean(idle.names[0]))),
+		p.Warn(fmt.Sprintf("start its program; or, if nobody needs the consumer any more: nats consumer rm %s %s "+
+			"--force", of.Name, diag.Word(clean(idle.names[0]))),
 			"%s: %s, and no program asks for them%s", names(idle.names), idle.events(), dropped(of))
 	}
 }
 
-// dropped says when a stream drops unread events.
+// dropped returns a note on when a stream drops unread events.
 func dropped(of jetstream.StreamConfig) string {
 	if of.MaxAge <= 0 {
 		return ""
@@ -298,7 +310,7 @@ type backlog struct {
 	oldest  time.Duration // 0: not known
 }
 
-// add adds a consumer for which so many events wait.
+// add adds a consumer with its number of waiting events.
 func (w *backlog) add(c *Consumer, waiting uint64) {
 	w.names = append(w.names, c.Name)
 	w.of = append(w.of, c.of...)
@@ -306,7 +318,7 @@ func (w *backlog) add(c *Consumer, waiting uint64) {
 	w.oldest = max(w.oldest, c.waits())
 }
 
-// events says how many events wait.
+// events formats the number of waiting events.
 func (w *backlog) events() string {
 	of := ""
 	if len(w.of) > 0 {

@@ -33,19 +33,21 @@ func (x *installation) take(c jetstream.Consumer) jetstream.Msg {
 	return m
 }
 
-// Nothing is told of webhooks before there is a log of deliveries; then what waits for whom.
+// Webhooks are not reported before there is a log of deliveries; then their waiting events are.
 func TestWebhooks(t *testing.T) {
 	t.Parallel()
 	x := newInstallation(t)
 	x.beat("a", nil)
 	ctx := t.Context()
 	name := keys.DeliverConsumer("pay")
-	consumer, err := x.js.CreateConsumer(ctx, "TIMERS", jetstream.ConsumerConfig{Durable: name, FilterSubjects: []string{"timers.fired.none.>", "timers.fired.pay.>"}, AckPolicy: jetstream.AckExplicitPolicy})
+	consumer, err := x.js.CreateConsumer(ctx, "TIMERS", jetstream.ConsumerConfig{Durable: name,
+		FilterSubjects: []string{"timers.fired.none.>", "timers.fired.pay.>"}, AckPolicy: jetstream.AckExplicitPolicy})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, others := range []string{"timerd-delivers", "timerd-deliver~$(rm)"} {
-		if _, err := x.js.CreateConsumer(ctx, "TIMERS", jetstream.ConsumerConfig{Durable: others, AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
+		if _, err := x.js.CreateConsumer(ctx, "TIMERS", jetstream.ConsumerConfig{Durable: others,
+			AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -69,19 +71,22 @@ func TestWebhooks(t *testing.T) {
 		t.Fatalf("with a log: %+v", r.NATS)
 	}
 	c := r.NATS.Webhooks[0]
-	if c.Name != "timerd-deliver~pay" || c.Waiting != 2 || c.Working != 1 || c.Oldest.IsZero() || c.Oldest.After(c.At) || c.Last.Before(c.Oldest) || c.Last.After(c.At) {
+	if c.Name != "timerd-deliver~pay" || c.Waiting != 2 || c.Working != 1 || c.Oldest.IsZero() ||
+		c.Oldest.After(c.At) || c.Last.Before(c.Oldest) || c.Last.After(c.At) {
 		t.Errorf("%+v", c)
 	}
 
 	if err := first.DoubleAck(ctx); err != nil {
 		t.Fatal(err)
 	}
-	// They have to wait for 10 s, in which nothing is to be asked.
+	// They have to wait for 10 s, without a request in that time.
 	soon := time.Now().Add(9 * time.Second)
 	testenv.Eventually(t, time.Minute, func() bool { return time.Now().After(soon) }, "nearly enough time")
-	testenv.Eventually(t, time.Minute, func() bool { r = x.report(); return len(r.Problems) > 0 }, "the events to wait for too long")
+	testenv.Eventually(t, time.Minute, func() bool { r = x.report(); return len(r.Problems) > 0 },
+		"the events to wait for too long")
 	expect(t, r, "warn timerd-deliver~pay: 2 events of none, pay wait, the oldest for 1")
-	if fix := r.Problems[0].Fix; !strings.Contains(fix, "start timerd deliver") || !strings.Contains(fix, "nats consumer rm TIMERS timerd-deliver~pay") {
+	if fix := r.Problems[0].Fix; !strings.Contains(fix, "start timerd deliver") ||
+		!strings.Contains(fix, "nats consumer rm TIMERS timerd-deliver~pay") {
 		t.Errorf("fix: %s", fix)
 	}
 	for range 2 {
@@ -100,7 +105,8 @@ func TestWebhooks(t *testing.T) {
 	}
 }
 
-// NATS stores nothing while it looks for a message, which may be behind gigabytes of others: it is asked for one that is near.
+// NATS stores nothing while it looks for a message, which may be behind gigabytes of others: the request is for a near
+// one.
 func TestWebhooksFarBehind(t *testing.T) {
 	t.Parallel()
 	x := newInstallation(t)
@@ -110,7 +116,8 @@ func TestWebhooksFarBehind(t *testing.T) {
 	}
 	for _, app := range []string{"rare", "busy"} {
 		_, err := x.js.CreateConsumer(ctx, "TIMERS", jetstream.ConsumerConfig{
-			Durable: "timerd-deliver~" + app, FilterSubject: "timers.fired." + app + ".>", AckPolicy: jetstream.AckExplicitPolicy,
+			Durable: "timerd-deliver~" + app, FilterSubject: "timers.fired." + app + ".>",
+			AckPolicy: jetstream.AckExplicitPolicy,
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -164,7 +171,8 @@ func TestWebhooksWithFewRights(t *testing.T) {
 	if err := streams.EnsureDelivery(t.Context(), x.js, streams.Config{}); err != nil {
 		t.Fatal(err)
 	}
-	_, err := x.js.CreateConsumer(t.Context(), "TIMERS", jetstream.ConsumerConfig{Durable: "timerd-deliver~pay", FilterSubject: "timers.fired.pay.>", AckPolicy: jetstream.AckExplicitPolicy})
+	_, err := x.js.CreateConsumer(t.Context(), "TIMERS", jetstream.ConsumerConfig{Durable: "timerd-deliver~pay",
+		FilterSubject: "timers.fired.pay.>", AckPolicy: jetstream.AckExplicitPolicy})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,13 +185,13 @@ func TestWebhooksWithFewRights(t *testing.T) {
 	}
 	x.js = x.nats.JetStream(nats.UserInfo("narrow", "x"))
 	r = x.report()
-	expect(t, r, "warn cannot tell the state of webhooks: consumers of stream TIMERS: ")
+	expect(t, r, "warn cannot read the state of webhooks: consumers of stream TIMERS: ")
 	if fix := r.Problems[0].Fix; !strings.Contains(fix, list) {
 		t.Errorf("fix: %s", fix)
 	}
 }
 
-// A log that takes no more, or that may come to that, is told of.
+// A full log, or one that may become full, is reported.
 func TestWebhooksWithoutALog(t *testing.T) {
 	t.Parallel()
 	x := newInstallation(t)
@@ -216,13 +224,16 @@ func TestWebhooksWithoutALog(t *testing.T) {
 	change(func(c *jetstream.StreamConfig) {
 		c.MaxMsgs, c.Discard, c.NoAck, c.Subjects = -1, jetstream.DiscardOld, true, []string{"timers.delivery.shop.>"}
 	})
-	expect(t, x.report(), "fail TIMERS_DELIVERY: it takes timers.delivery.shop.>, not timers.delivery.>", "fail TIMERS_DELIVERY: it does not acknowledge messages")
+	expect(t, x.report(), "fail TIMERS_DELIVERY: it takes timers.delivery.shop.>, not timers.delivery.>",
+		"fail TIMERS_DELIVERY: it does not acknowledge messages")
 	if err := x.js.DeleteStream(ctx, "TIMERS_DELIVERY"); err != nil {
 		t.Fatal(err)
 	}
-	_, err := x.js.CreateStream(ctx, jetstream.StreamConfig{Name: "TIMERS_DELIVERY", Subjects: []string{"timers.delivery.>"}, Storage: jetstream.MemoryStorage})
+	_, err := x.js.CreateStream(ctx, jetstream.StreamConfig{Name: "TIMERS_DELIVERY",
+		Subjects: []string{"timers.delivery.>"}, Storage: jetstream.MemoryStorage})
 	if err != nil {
 		t.Fatal(err)
 	}
-	expect(t, x.report(), "warn TIMERS_DELIVERY: it is kept in memory, so a restart of NATS loses the log of deliveries")
+	expect(t, x.report(),
+		"warn TIMERS_DELIVERY: it is kept in memory, so a restart of NATS loses the log of deliveries")
 }

@@ -11,25 +11,26 @@ import (
 )
 
 const (
-	// inspectTime is how long the timerds of an installation may take to answer to Inspect.
+	// inspectTime is the time that an installation's timerds have to answer Inspect.
 	inspectTime = time.Second
-	// logTime is how long NATS may take to answer about the log of deliveries: it does not answer without a right that timerds can
-	// do without.
+	// logTime bounds NATS's answers about the log of deliveries. NATS never answers a user without the right to read
+	// the log, and timerds work without that right.
 	logTime = 2 * time.Second
 )
 
-// Ownership is which installations Redis and the streams belong to.
+// Ownership has the installations that Redis and the streams belong to.
 type Ownership struct {
 	Redis  string  // "" if Redis has no identity
-	Owners []Owner // of the streams that there are, that of deliveries too
-	// Unknown is why it is not known whose the stream of deliveries is, or whether it is there; nil where that is known.
+	Owners []Owner // of the existing streams, the stream of deliveries included
+	// Unknown is the reason why the stream of deliveries, or its owner, is unknown; nil if it is known.
 	Unknown error
-	// Living are the timerds that answered, by the installation that they are of.
+	// Living are the timerds that answered, by installation.
 	Living map[string][]Answer
 }
 
-// Inspect tells which installations Redis and the streams belong to. It changes nothing, but for a probe in Redis.
-func Inspect(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream, streams Config) (Ownership, error) {
+// Inspect returns the installations that Redis and the streams belong to. It changes nothing, but for a probe in Redis.
+func Inspect(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream,
+	streams Config) (Ownership, error) {
 	return inspect(ctx, site{rdb, js, streams.Names}, streams, inspectTime)
 }
 
@@ -69,17 +70,17 @@ func inspect(ctx context.Context, s site, streams Config, patience time.Duration
 	return state, err
 }
 
-// Adopted is what Adopt has done.
+// Adopted is the result of Adopt.
 type Adopted struct {
 	ID   string  // the installation's; "" if nothing was done
-	Were []Owner // whose the streams were that it changed
-	// Unknown is why the stream of deliveries was left as it is, nil if it was not.
+	Were []Owner // the earlier owners of the changed streams
+	// Unknown is the reason why the stream of deliveries was left as it is; nil if it was not.
 	Unknown error
 }
 
-// Adopt makes the streams, that of deliveries too, those of the installation that the Redis of rdb belongs to. If Redis has
-// no identity it gets that of the streams, or a new one. It changes nothing and returns an error while a timerd of another
-// installation answers that a stream belongs to. If it fails later, what it returns is what was done before.
+// Adopt gives the streams, the stream of deliveries too, to the installation of rdb's Redis. If Redis has no identity,
+// it gets the streams' identity, or a new one. While a timerd of another installation that owns one of these streams
+// answers, Adopt changes nothing and returns an error. If it fails later, it returns the changes made before.
 func Adopt(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream, streams Config) (Adopted, error) {
 	s := site{rdb, js, streams.Names}
 	state, err := inspect(ctx, s, streams, askTime)
@@ -89,7 +90,9 @@ func Adopt(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStrea
 	for _, o := range state.Owners {
 		for _, a := range state.Living[o.Installation] {
 			if o.Installation != state.Redis && (state.Redis != "" || a.Redis != sameRedis) {
-				return Adopted{}, fmt.Errorf("stream %s belongs to installation %.100q, of which %.100q is running: stop that timerd first, or leave it its streams",
+				return Adopted{}, fmt.Errorf(
+					"stream %s belongs to installation %.100q, whose timerd %.100q is running: stop that timerd "+
+						"first, or leave it its streams",
 					o.Stream, o.Installation, a.Instance)
 			}
 		}

@@ -15,37 +15,38 @@ import (
 )
 
 const (
-	// askAgain is how often a question is repeated: who is connecting to NATS again does not hear each one.
+	// askAgain is the interval of repeated questions: a timerd reconnecting to NATS misses some.
 	askAgain = 500 * time.Millisecond
-	// probeTTL is how long the probe of a question stays in Redis, more than any question takes.
+	// probeTTL is the lifetime of a question's probe in Redis, longer than any question takes.
 	probeTTL = 10 * time.Second
-	// maxAnswers is how many answers may wait to be read.
+	// maxAnswers limits the unread answers.
 	maxAnswers = 64
 )
 
-// What an answer says about the Redis of who answers.
+// An answer's statement about the Redis of the answering timerd.
 const (
-	sameRedis    = "same"    // it has the probe of who asks
-	anotherRedis = "another" // it has not
+	sameRedis    = "same"    // it has the asking timerd's probe
+	anotherRedis = "another" // it does not have it
 	unknownRedis = "unknown" // it does not answer
 )
 
-// Answer is what a living timerd of an installation says to who asks for it.
+// Answer is the answer of a living timerd of an installation.
 type Answer struct {
 	Instance string `json:"instance"`
 	Redis    string `json:"redis"`
-	// Joining says that it is about to start and its Redis may not have the identity yet.
+	// Joining means that the timerd is starting, and its Redis may not have the identity yet.
 	Joining bool `json:"joining,omitempty"`
 }
 
-// Elsewhere tells whether the timerd serves another Redis than who asked, for all that is known.
+// Elsewhere reports whether the timerd is known to serve another Redis than the asking timerd.
 func (a Answer) Elsewhere() bool { return a.Redis == anotherRedis }
 
-// isHere tells whether the timerd serves the Redis of who asked, which therefore is the installation's.
+// isHere reports whether the answering timerd serves the same Redis as the asking timerd, and is at work. Then that
+// Redis is the one of the installation.
 func (a Answer) isHere() bool { return a.Redis == sameRedis && !a.Joining }
 
-// answer answers those who ask for an installation, until the subscription or its connection ends. A timerd that may
-// not subscribe does not answer; the connection's error handler tells.
+// answer answers questions for an installation, until the subscription or its connection ends. Without the right to
+// subscribe a timerd does not answer; the connection's error handler reports that.
 func (m *Member) answer(ctx context.Context, id string) (*nats.Subscription, error) {
 	s := m.site
 	return s.js.Conn().Subscribe(s.names.InstallationSubject(id), func(question *nats.Msg) {
@@ -53,28 +54,30 @@ func (m *Member) answer(ctx context.Context, id string) (*nats.Subscription, err
 		ctx, cancel := context.WithTimeout(ctx, callTimeout)
 		defer cancel()
 		// A write, because a replica may not have the probe yet.
-		if here, err := s.rdb.SetXX(ctx, keys.InstallationProbe(probeName(question.Data)), "", probeTTL).Result(); err == nil {
+		if here, err := s.rdb.SetXX(ctx, keys.InstallationProbe(probeName(question.Data)), "",
+			probeTTL).Result(); err == nil {
 			a.Redis = anotherRedis
 			if here {
 				a.Redis = sameRedis
 			}
 		}
 		if text, err := json.Marshal(a); err == nil {
-			_ = question.Respond(text) // who asks does so again
+			_ = question.Respond(text) // the asking timerd repeats its question
 		}
 	})
 }
 
-// probeName returns what a question says its probe is called, in any case something that is part of a probe's key.
+// probeName returns the probe's name in a question, cut so that it fits into a probe's key.
 func probeName(question []byte) string {
 	const most = 64
 	return keys.EncodeToken(string(question[:min(len(question), most)]))
 }
 
-// ask asks the timerds of an installation to answer, except the one with the given instance id, and returns what each
-// said last, in the order of their ids. It returns after a time, or as soon as an answer is enough; with an error if
-// the context of the caller ends before.
-func (s site) ask(caller context.Context, id, instance string, within time.Duration, enough func(Answer) bool) ([]Answer, error) {
+// ask asks the timerds of an installation to answer, except the one with the given instance id, and returns the last
+// answer of each, in the order of their ids. It returns when the time is over, or at once after an answer for which
+// isEnough is true. If the caller's context ends first, it returns an error.
+func (s site) ask(caller context.Context, id, instance string, within time.Duration,
+	isEnough func(Answer) bool) ([]Answer, error) {
 	ctx, cancel := context.WithTimeout(caller, within)
 	defer cancel()
 	probe := newID()
@@ -92,7 +95,8 @@ func (s site) ask(caller context.Context, id, instance string, within time.Durat
 	said := map[string]Answer{}
 	again := time.NewTicker(askAgain)
 	defer again.Stop()
-	put := func() { _ = nc.PublishRequest(s.names.InstallationSubject(id), inbox, []byte(probe)) } // if that fails: again
+	// a failure is retried
+	put := func() { _ = nc.PublishRequest(s.names.InstallationSubject(id), inbox, []byte(probe)) }
 	for put(); ; {
 		select {
 		case <-ctx.Done():
@@ -102,10 +106,10 @@ func (s site) ask(caller context.Context, id, instance string, within time.Durat
 		case reply := <-replies:
 			var a Answer
 			if json.Unmarshal(reply.Data, &a) != nil || a.Instance == instance {
-				continue // NATS says that nobody is there, or somebody else says something
+				continue // NATS reports no responder, or a stranger answers
 			}
 			said[a.Instance] = a
-			if enough(a) {
+			if isEnough(a) {
 				return sorted(said), nil
 			}
 		}
@@ -114,5 +118,7 @@ func (s site) ask(caller context.Context, id, instance string, within time.Durat
 
 // sorted returns answers in the order of the instances.
 func sorted(said map[string]Answer) []Answer {
-	return slices.SortedFunc(maps.Values(said), func(a, b Answer) int { return strings.Compare(a.Instance, b.Instance) })
+	return slices.SortedFunc(maps.Values(said), func(a, b Answer) int {
+		return strings.Compare(a.Instance, b.Instance)
+	})
 }

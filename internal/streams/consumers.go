@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
@@ -12,36 +13,53 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// ConsumersAge is for how long it is remembered how many events waited for a consumer, and how many attempts
-// failed.
+// ConsumersAge is the age up to which samples of consumers and counts of failed attempts are kept.
 const ConsumersAge = time.Hour
 
 const (
-	// closeSamples is for how long there is a sample a minute; of the time before, there is one for each
-	// sparseMinutes.
+	// closeSamples is the age up to which samples are one minute apart; older ones are sparseMinutes apart.
 	closeSamples  = 10 * time.Minute
 	sparseMinutes = 10
-	// maxCounted bounds how many names a timerd counts for.
+	// maxCounted limits the names with counts of a timerd.
 	maxCounted = 500
+	// maxErrorBytes limits the text of a consumer's last error.
+	maxErrorBytes = 200
 )
 
-// Consumers is the past of the consumers of fired events, as one timerd knows it. All times are by the clock of
-// NATS, in minutes since 1970. It is not safe for concurrent use.
+// Consumers has the recent history of the consumers of fired events, as known to one timerd. All times are by the clock
+// of NATS, in minutes since 1970. It is not safe for concurrent use.
 type Consumers struct {
 	Instance string `json:"instance"`
 	// Samples has the states of each durable consumer, oldest first, by its name.
 	Samples map[string][]ConsumerSample `json:"samples,omitempty"`
-	// Failed has the failed attempts that this timerd carried out for each durable consumer. Unnamed has those
-	// of clients that do not name theirs, by namespace.
+	// Failed counts the failed attempts that this timerd settled, by durable consumer. Unnamed counts the ones of
+	// clients that name no consumer, by namespace.
 	Failed  map[string]PerMinute `json:"failed,omitempty"`
 	Unnamed map[string]PerMinute `json:"unnamed,omitempty"`
+	// Errors has the last failed attempt of each that Failed counts.
+	Errors map[string]LastFailure `json:"errors,omitempty"`
+}
+
+// Failure is a failed attempt.
+type Failure struct {
+	Key      keys.Key
+	Consumer string // its durable consumer; "" if unknown
+	At       time.Time
+	Error    string // as the consumer gave it; may be empty
+}
+
+// LastFailure is the last failed attempt of a consumer.
+type LastFailure struct {
+	At    time.Time `json:"at"`
+	Key   string    `json:"key"` // as events show it
+	Error string    `json:"error"`
 }
 
 // ConsumerSample is the state of a consumer at a moment.
 type ConsumerSample struct {
 	Minute  int64  `json:"minute"`
-	Waiting uint64 `json:"waiting"` // events that it was not handed yet
-	Settled uint64 `json:"settled"` // deliveries that have ended, since it was made
+	Waiting uint64 `json:"waiting"` // events not delivered to it yet
+	Settled uint64 `json:"settled"` // ended deliveries since its creation
 }
 
 // PerMinute counts by minute.
@@ -60,11 +78,11 @@ func (p PerMinute) Since(minute int64) (sum int64) {
 	return sum
 }
 
-// CountFailed counts an attempt of a timer that failed at a time. consumer may be "".
-func (c *Consumers) CountFailed(key keys.Key, consumer string, at time.Time) {
-	all, name := &c.Failed, consumer
-	if consumer == "" {
-		all, name = &c.Unnamed, keys.Namespace{App: key.App, Module: key.Module, Type: key.Type}.String()
+// CountFailed counts a failed attempt.
+func (c *Consumers) CountFailed(f Failure) {
+	all, name := &c.Failed, f.Consumer
+	if name == "" {
+		all, name = &c.Unnamed, keys.Namespace{App: f.Key.App, Module: f.Key.Module, Type: f.Key.Type}.String()
 	}
 	if *all == nil {
 		*all = map[string]PerMinute{}
@@ -77,7 +95,24 @@ func (c *Consumers) CountFailed(key keys.Key, consumer string, at time.Time) {
 		one = PerMinute{}
 		(*all)[name] = one
 	}
-	one[Minute(at)]++
+	one[Minute(f.At)]++
+	if f.Consumer != "" && len(f.Key.String()) <= maxErrorBytes {
+		text := f.Error
+		if len(text) > maxErrorBytes {
+			text = strings.ToValidUTF8(text[:maxErrorBytes], "") + "…"
+		}
+		c.setError(name, LastFailure{f.At, keys.EncodeText(f.Key.String()), text})
+	}
+}
+
+// setError sets a consumer's last failed attempt, unless a later one is known.
+func (c *Consumers) setError(name string, f LastFailure) {
+	if c.Errors == nil {
+		c.Errors = map[string]LastFailure{}
+	}
+	if !c.Errors[name].At.After(f.At) {
+		c.Errors[name] = f
+	}
 }
 
 // AddSample adds the state of a consumer, unless there is one of the same minute.
@@ -92,7 +127,7 @@ func (c *Consumers) AddSample(name string, s ConsumerSample) {
 	c.Samples[name] = append(all, s)
 }
 
-// Forget forgets what is too old at a time.
+// Forget drops samples and counts that are too old at a time.
 func (c *Consumers) Forget(now time.Time) {
 	oldest, sparse := Minute(now.Add(-ConsumersAge)), Minute(now.Add(-closeSamples))
 	for name, all := range c.Samples {
@@ -101,6 +136,7 @@ func (c *Consumers) Forget(now time.Time) {
 		})
 	}
 	maps.DeleteFunc(c.Samples, func(_ string, all []ConsumerSample) bool { return len(all) == 0 })
+	maps.DeleteFunc(c.Errors, func(_ string, f LastFailure) bool { return Minute(f.At) < oldest })
 	for _, counts := range []map[string]PerMinute{c.Failed, c.Unnamed} {
 		for _, one := range counts {
 			maps.DeleteFunc(one, func(minute, _ int64) bool { return minute < oldest })
@@ -116,7 +152,7 @@ func (c *Consumers) Copy() Consumers {
 	return other
 }
 
-// add adds what another timerd knows.
+// add adds the history of another timerd.
 func (c *Consumers) add(other Consumers) {
 	for name, all := range other.Samples {
 		if c.Samples == nil {
@@ -127,6 +163,9 @@ func (c *Consumers) add(other Consumers) {
 		c.Samples[name] = slices.CompactFunc(both, func(a, b ConsumerSample) bool { return a.Minute == b.Minute })
 	}
 	c.Failed, c.Unnamed = added(c.Failed, other.Failed), added(c.Unnamed, other.Unnamed)
+	for name, f := range other.Errors {
+		c.setError(name, f)
+	}
 }
 
 func added(to, counts map[string]PerMinute) map[string]PerMinute {
@@ -144,13 +183,13 @@ func added(to, counts map[string]PerMinute) map[string]PerMinute {
 	return to
 }
 
-// consumersSubject returns where the timerd of an instance id says what it knows of consumers.
+// consumersSubject returns the subject for the history stored by the timerd with an instance id.
 func consumersSubject(n keys.Names, instance string) string {
 	return stateSubject(n, "consumers", instance)
 }
 
-// SayConsumers stores what a timerd knows of consumers, in place of what it said before.
-func SayConsumers(ctx context.Context, js jetstream.JetStream, s Config, c Consumers) error {
+// StoreConsumers stores a timerd's history of consumers, in place of its earlier one.
+func StoreConsumers(ctx context.Context, js jetstream.JetStream, s Config, c Consumers) error {
 	text, err := json.Marshal(c)
 	if err == nil {
 		_, err = js.Publish(ctx, consumersSubject(s.Names, c.Instance), text, jetstream.WithRetryAttempts(0))
@@ -158,9 +197,9 @@ func SayConsumers(ctx context.Context, js jetstream.JetStream, s Config, c Consu
 	return err
 }
 
-// ReadConsumers returns what all timerds know of consumers together. It is nil if none has said anything.
+// ReadConsumers returns the histories of all timerds as one; nil if there are none.
 func ReadConsumers(ctx context.Context, js jetstream.JetStream, s Config) (all *Consumers, err error) {
-	said, err := readSaid[Consumers](ctx, js, s, "consumers", ConsumersAge)
+	said, err := readReports[Consumers](ctx, js, s, "consumers", ConsumersAge)
 	for _, one := range said {
 		if all == nil {
 			all = &Consumers{}
@@ -170,7 +209,7 @@ func ReadConsumers(ctx context.Context, js jetstream.JetStream, s Config) (all *
 	return all, err
 }
 
-// PurgeConsumers removes what timerds said of consumers that have said nothing for as long as it matters.
+// PurgeConsumers removes the histories that timerds have not renewed for ConsumersAge.
 func PurgeConsumers(ctx context.Context, js jetstream.JetStream, s Config) error {
-	return purgeSaid(ctx, js, s, "consumers", ConsumersAge)
+	return purgeReports(ctx, js, s, "consumers", ConsumersAge)
 }

@@ -12,14 +12,14 @@ import (
 )
 
 const (
-	// FirstCount is how long after the start of a timerd the timers have been counted.
+	// FirstCount is the time after a timerd's start by which it has counted the timers.
 	FirstCount = 2 * countInterval
-	// countTooOld is the age from which on the last count tells that none is made.
+	// countTooOld is the age of the last count that means that nobody counts any more.
 	countTooOld = 5 * countInterval
 )
 
-// ReadCounting returns a warning if nobody counts the timers, as [Losses] of a living timerd does, so that nobody would notice
-// if they got lost. It returns nil if they are counted.
+// ReadCounting returns a warning if no living timerd counts the timers for [Losses], so that a loss of timers would go
+// unnoticed. It returns nil if they are counted.
 func ReadCounting(ctx context.Context, js jetstream.JetStream, s Config, written *WriteErrors) (*Fault, error) {
 	ctx, cancel := context.WithTimeout(ctx, lossesTimeout)
 	defer cancel()
@@ -44,25 +44,25 @@ func ReadCounting(ctx context.Context, js jetstream.JetStream, s Config, written
 	return nil, nil
 }
 
-// uncounted returns that the timers are not counted, and why as far as that is known.
+// uncounted returns the warning that the timers are not counted, with the reason if known.
 func (s Config) uncounted(what string, why error) *Fault {
 	f := &Fault{
 		Stream: s.StateStream(), Warning: true,
 		What:   what + ": the timers are not counted, so nobody would notice if they got lost",
 		Remedy: "look for \"not counted\" in the logs of the timerds, which have the reason",
 	}
-	if cause, ok := why.(diag.Fixable); ok { //nolint:errorlint // within another error it does not say all
+	if cause, ok := why.(diag.Fixable); ok { //nolint:errorlint // wrapped in another error it is incomplete
 		f.What, f.Remedy = fmt.Sprintf("%s: %s", f.What, cause.Problem()), cause.Fix()
 	}
 	return f
 }
 
-// noState returns why a timerd could not make the stream of the state: nil if that is not known.
+// noState returns the reason why no timerd could create the stream of the state; nil if unknown.
 func (s Config) noState(ctx context.Context, js jetstream.JetStream) error {
 	account, err := js.AccountInfo(ctx)
 	switch {
 	case err != nil:
-		return nil //nolint:nilerr // the reason is not known then
+		return nil //nolint:nilerr // then the reason is unknown
 	case account.Limits.MaxStreams > 0 && account.Streams >= account.Limits.MaxStreams:
 		return s.explainLimit(ctx, js, s.state(), &jetstream.APIError{ErrorCode: codeMaxStreams})
 	case account.Limits.MaxBytesRequired && s.MaxBytes == 0:
@@ -71,8 +71,9 @@ func (s Config) noState(ctx context.Context, js jetstream.JetStream) error {
 	return AccountFullness(account, 0)
 }
 
-// noCount returns why the stream of the state takes no count: nil if that is not known.
-func (s Config) noCount(ctx context.Context, js jetstream.JetStream, info *jetstream.StreamInfo, written *WriteErrors) error {
+// noCount returns the reason why the stream of the state accepts no count; nil if unknown.
+func (s Config) noCount(ctx context.Context, js jetstream.JetStream, info *jetstream.StreamInfo,
+	written *WriteErrors) error {
 	if err := Fullness(info, fullSlack, 0); err != nil {
 		return err
 	}

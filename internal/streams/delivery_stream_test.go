@@ -19,7 +19,8 @@ func TestEnsureDeliveryStream(t *testing.T) {
 	t.Parallel()
 	js := testenv.NATS(t).JetStream()
 	names := streams.Config{MaxAge: time.Hour, MaxBytes: 1 << 20}
-	if err := streams.EnsureDelivery(t.Context(), js, names); err == nil || !strings.Contains(err.Error(), "JetStream has no stream TIMERS") {
+	if err := streams.EnsureDelivery(t.Context(), js, names); err == nil ||
+		!strings.Contains(err.Error(), "JetStream has no stream TIMERS") {
 		t.Errorf("without the stream of firings: %v", err)
 	}
 	with := names
@@ -37,13 +38,15 @@ func TestEnsureDeliveryStream(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := stream.CachedInfo().Config
-	if c.Subjects[0] != "timers.delivery.>" || c.MaxAge != time.Hour || c.MaxBytes != 1<<20 || c.Metadata[keys.InstallationMetadata] != "this-one" {
+	if c.Subjects[0] != "timers.delivery.>" || c.MaxAge != time.Hour || c.MaxBytes != 1<<20 ||
+		c.Metadata[keys.InstallationMetadata] != "this-one" {
 		t.Errorf("%+v", c)
 	}
 	if err := js.DeleteStream(t.Context(), "TIMERS_DELIVERY"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "OTHER", Subjects: []string{"timers.delivery.shop.>"}}); err != nil {
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "OTHER",
+		Subjects: []string{"timers.delivery.shop.>"}}); err != nil {
 		t.Fatal(err)
 	}
 	err = streams.EnsureDelivery(t.Context(), js, names)

@@ -9,12 +9,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// JoinSoon is Join with limits of one second for what does not answer.
-func JoinSoon(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream, streams Config, instance string, log *slog.Logger) (*Member, error) {
+// JoinSoon is Join with limits of one second for missing answers.
+func JoinSoon(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream, streams Config, instance string,
+	log *slog.Logger) (*Member, error) {
 	return join(ctx, rdb, js, streams, instance, log, limits{time.Second, time.Second, time.Second})
 }
 
-// Look is what Run does again and again.
+// Look is one look of Run.
 func (l *Losses) Look(ctx context.Context) error { return l.look(ctx) }
 
 // Owners returns whose the streams are.

@@ -11,7 +11,7 @@ import (
 	"github.com/timerd-io/timerd/internal/diag"
 )
 
-// Error codes by which the limits of an account, or of the server, refuse to make a stream.
+// Error codes for a stream refused by the limits of an account or of the server.
 const (
 	codeMaxStreams       jetstream.ErrorCode = 10027
 	codeNoStorage        jetstream.ErrorCode = 10047
@@ -21,17 +21,17 @@ const (
 )
 
 const (
-	// minShare is the least limit in bytes of a stream that gets one only where the account demands it, and mostState the
-	// highest of the stream of what an installation stores about itself, which takes some KB.
+	// minShare is the least limit in bytes of a stream that gets one only if the account demands it. mostState is the
+	// highest limit of the stream of an installation's own state, which takes some KB.
 	minShare  = 1 << 20
 	mostState = 16 << 20
-	// sideShare and stateShare are the parts of TIMERD_STREAM_MAX_BYTES that the streams of retries and dead letters get each,
-	// and that of the state: the account reserves the limits of all its streams.
+	// sideShare and stateShare divide TIMERD_STREAM_MAX_BYTES into the limit of each of the streams of retries and dead
+	// letters, and of the stream of the state: the account reserves the limits of all its streams.
 	sideShare  = 4
 	stateShare = 16
 )
 
-// create makes a stream. Where a limit of the account or the server refuses it, it is made with the most that the limit
+// create creates a stream. If a limit of the account or the server refuses it, create uses the most that the limit
 // allows. The error is a [*Fault] if timerd cannot work within the limit.
 func (s Config) create(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) error {
 	for {
@@ -44,11 +44,11 @@ func (s Config) create(ctx context.Context, js jetstream.JetStream, want jetstre
 	}
 }
 
-// within returns a stream that a limit may allow after it has refused the wanted one, and false if there is none.
+// within returns a smaller stream that a limit may allow after refusing the wanted one; false if there is none.
 func (s Config) within(want jetstream.StreamConfig, refused jetstream.ErrorCode) (jetstream.StreamConfig, bool) {
 	switch {
 	case refused == codeMaxBytesRequired && want.MaxBytes <= 0 && s.MaxBytes > 0:
-		want.MaxBytes, want.Discard = s.share(want.Name), jetstream.DiscardNew // so that nothing is dropped
+		want.MaxBytes, want.Discard = s.share(want.Name), jetstream.DiscardNew // drops nothing
 	case refused == codeInvalidConfig && want.Duplicates > s.minDuplicates():
 		want.Duplicates = s.minDuplicates()
 	default:
@@ -57,7 +57,7 @@ func (s Config) within(want jetstream.StreamConfig, refused jetstream.ErrorCode)
 	return want, true
 }
 
-// share returns the limit in bytes of a stream that gets one only where the account demands it.
+// share returns the limit in bytes of a stream that gets one only if the account demands it.
 func (s Config) share(stream string) int64 {
 	if stream == s.StateStream() {
 		return min(max(s.MaxBytes/stateShare, minShare), mostState)
@@ -73,25 +73,29 @@ func codeOf(err error) jetstream.ErrorCode {
 	return 0
 }
 
-// explainLimit returns a Fault if a limit is the reason that a stream cannot be made, else err. The Faults of streams that
-// one limit refuses are equal.
-func (s Config) explainLimit(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig, err error) error {
+// explainLimit returns a Fault if a limit refused the stream, else err. One limit gives equal Faults for all streams.
+func (s Config) explainLimit(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig,
+	err error) error {
 	switch code := codeOf(err); {
 	case code == codeMaxBytesRequired:
 		return &Fault{
 			What: "the account demands a limit in bytes of every stream (max_bytes_required)",
-			Remedy: fmt.Sprintf("set TIMERD_STREAM_MAX_BYTES: %s and %s get so many bytes, the other streams a part of it, and nothing is dropped from those",
+			Remedy: fmt.Sprintf("set TIMERD_STREAM_MAX_BYTES: %s and %s get so many bytes, the other streams a part "+
+				"of it, and nothing is dropped from those",
 				s.FiredStream(), s.DeliveryStream()),
 		}
 	case code == codeMaxStreamBytes:
 		return &Fault{
-			What:   fmt.Sprintf("the account allows no stream of %d bytes (disk_max_stream_bytes%s)", s.MaxBytes, limitOf(ctx, js, storeMaxStreamBytes)),
-			Remedy: "set a lower TIMERD_STREAM_MAX_BYTES, or raise that limit of the account",
+			What: fmt.Sprintf("the account allows no stream of %d bytes (disk_max_stream_bytes%s)", s.MaxBytes,
+				limitOf(ctx, js, storeMaxStreamBytes)),
+			Remedy: "set a lower TIMERD_STREAM_MAX_BYTES, or raise the account's limit",
 		}
 	case code == codeNoStorage && want.MaxBytes > 0:
 		return &Fault{
-			What: "the file storage is too small for the limits in bytes of all streams together (max_file of the account, or max_file_store of the server)",
-			Remedy: fmt.Sprintf("set a lower TIMERD_STREAM_MAX_BYTES than %d, or give the account, and the server, more file storage",
+			What: "the file storage is too small for the limits in bytes of all streams together (max_file of the " +
+				"account, or max_file_store of the server)",
+			Remedy: fmt.Sprintf("set a lower TIMERD_STREAM_MAX_BYTES than %d, or give the account, and the server, "+
+				"more file storage",
 				s.MaxBytes),
 		}
 	case code == codeNoStorage:
@@ -99,15 +103,18 @@ func (s Config) explainLimit(ctx context.Context, js jetstream.JetStream, want j
 	case code == codeMaxStreams:
 		return &Fault{
 			What: fmt.Sprintf("the account allows no further stream (max_streams%s)", limitOf(ctx, js, maxStreams)),
-			Remedy: fmt.Sprintf("raise max_streams of the account: timerd needs %s, %s and %s, with %s it notices lost data, and timerd deliver needs %s",
+			Remedy: fmt.Sprintf("raise max_streams of the account: timerd needs %s, %s and %s, with %s it notices "+
+				"lost data, and timerd deliver needs %s",
 				s.FiredStream(), s.RetryStream(), s.DeadStream(), s.StateStream(), s.DeliveryStream()),
 		}
 	case code == codeInvalidConfig && strings.Contains(err.Error(), "duplicates window"):
-		remedy := fmt.Sprintf("set jetstream { limits { duplicate_window: %q } } in its configuration", diag.Duration(duplicateWindow))
+		remedy := fmt.Sprintf("set jetstream { limits { duplicate_window: %q } } in its configuration",
+			diag.Duration(duplicateWindow))
 		if s.minDuplicates() > defaultMinDuplicates {
 			remedy += ", or a shorter TIMERD_LEASE"
 		}
-		return &Fault{What: fmt.Sprintf("timerd needs a duplicate window of %s: %v", diag.Duration(s.minDuplicates()), err), Remedy: remedy}
+		return &Fault{What: fmt.Sprintf("timerd needs a duplicate window of %s: %v", diag.Duration(s.minDuplicates()),
+			err), Remedy: remedy}
 	}
 	return err
 }
@@ -115,7 +122,7 @@ func (s Config) explainLimit(ctx context.Context, js jetstream.JetStream, want j
 func maxStreams(l jetstream.AccountLimits) int64          { return int64(l.MaxStreams) }
 func storeMaxStreamBytes(l jetstream.AccountLimits) int64 { return l.StoreMaxStreamBytes }
 
-// limitOf returns a limit of the account as it stands behind the limit's name, "" if it is not known.
+// limitOf returns a limit of the account, formatted to follow its name; "" if unknown.
 func limitOf(ctx context.Context, js jetstream.JetStream, which func(jetstream.AccountLimits) int64) string {
 	account, err := js.AccountInfo(ctx)
 	if err != nil || which(account.Limits) <= 0 {

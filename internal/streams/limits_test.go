@@ -25,7 +25,8 @@ func account(t *testing.T, ofServer server.JSLimitOpts, set func(*server.JetStre
 
 func unlimited(*server.JetStreamAccountLimits) {}
 
-// Where limits leave room for it, timerd has all its streams, and none of retries, dead letters or state drops anything.
+// Where limits leave room for it, timerd has all its streams, and none of retries, dead letters or state drops
+// anything.
 func TestEnsureWithinLimits(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
@@ -38,28 +39,33 @@ func TestEnsureWithinLimits(t *testing.T) {
 	}{
 		"no limits": {
 			conf: streams.Config{MaxBytes: 64 * mib}, account: unlimited, duplicates: 2 * time.Minute,
-			bytes: map[string]int64{"TIMERS": 64 * mib, "TIMERS_RETRY": -1, "TIMERS_DEAD": -1, "TIMERS_STATE": -1, "TIMERS_DELIVERY": 64 * mib},
+			bytes: map[string]int64{"TIMERS": 64 * mib, "TIMERS_RETRY": -1, "TIMERS_DEAD": -1, "TIMERS_STATE": -1,
+				"TIMERS_DELIVERY": 64 * mib},
 		},
 		"max_bytes_required": {
 			conf: streams.Config{MaxBytes: 64 * mib}, duplicates: 2 * time.Minute,
 			account: func(l *server.JetStreamAccountLimits) { l.MaxBytesRequired = true },
 			bytes: map[string]int64{
-				"TIMERS": 64 * mib, "TIMERS_RETRY": 16 * mib, "TIMERS_DEAD": 16 * mib, "TIMERS_STATE": 4 * mib, "TIMERS_DELIVERY": 64 * mib,
+				"TIMERS": 64 * mib, "TIMERS_RETRY": 16 * mib, "TIMERS_DEAD": 16 * mib, "TIMERS_STATE": 4 * mib,
+				"TIMERS_DELIVERY": 64 * mib,
 			},
 		},
 		"all of them": {
-			conf: streams.Config{MaxBytes: mib, MinDuplicates: 40 * time.Second}, server: server.JSLimitOpts{Duplicates: 50 * time.Second, MaxAckPending: 10},
+			conf:   streams.Config{MaxBytes: mib, MinDuplicates: 40 * time.Second},
+			server: server.JSLimitOpts{Duplicates: 50 * time.Second, MaxAckPending: 10},
 			account: func(l *server.JetStreamAccountLimits) {
 				l.MaxBytesRequired, l.StoreMaxStreamBytes, l.MaxStore, l.MaxStreams = true, mib, 5*mib, 5
 			},
-			bytes:      map[string]int64{"TIMERS": mib, "TIMERS_RETRY": mib, "TIMERS_DEAD": mib, "TIMERS_STATE": mib, "TIMERS_DELIVERY": mib},
+			bytes: map[string]int64{"TIMERS": mib, "TIMERS_RETRY": mib, "TIMERS_DEAD": mib, "TIMERS_STATE": mib,
+				"TIMERS_DELIVERY": mib},
 			duplicates: 40 * time.Second,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			js := account(t, c.server, c.account)
-			err := errors.Join(streams.Ensure(t.Context(), js, c.conf), streams.EnsureDelivery(t.Context(), js, c.conf), look(t, js, c.conf))
+			err := errors.Join(streams.Ensure(t.Context(), js, c.conf), streams.EnsureDelivery(t.Context(), js, c.conf),
+				look(t, js, c.conf))
 			faults, missing, unknown := streams.Check(t.Context(), js, c.conf)
 			if err != nil || len(faults)+len(missing) > 0 || unknown != nil {
 				t.Fatalf("%v; faults %v, missing %v, %v", err, faults, missing, unknown)
@@ -67,8 +73,10 @@ func TestEnsureWithinLimits(t *testing.T) {
 			for name, bytes := range c.bytes {
 				is := streamConfig(t, js, name)
 				drops := is.Discard == jetstream.DiscardOld && is.MaxBytes > 0
-				if is.MaxBytes != bytes || is.Duplicates != c.duplicates || drops != (name == "TIMERS" || name == "TIMERS_DELIVERY") {
-					t.Errorf("%s has max bytes %d, discard %s, duplicate window %v", name, is.MaxBytes, is.Discard, is.Duplicates)
+				if is.MaxBytes != bytes || is.Duplicates != c.duplicates ||
+					drops != (name == "TIMERS" || name == "TIMERS_DELIVERY") {
+					t.Errorf("%s has max bytes %d, discard %s, duplicate window %v", name, is.MaxBytes, is.Discard,
+						is.Duplicates)
 				}
 			}
 		})
@@ -82,7 +90,7 @@ func look(t *testing.T, js jetstream.JetStream, conf streams.Config) error {
 	return streams.NewLosses(nil, js, conf, none, slog.New(slog.DiscardHandler)).Look(t.Context())
 }
 
-// That nobody counts the timers is told, with the limit that is the reason; a count ends it.
+// Missing counts of the timers are reported, with the limit that causes it, until the next count.
 func TestReadCounting(t *testing.T) {
 	t.Parallel()
 	const lost = "so nobody would notice if they got lost"
@@ -92,10 +100,13 @@ func TestReadCounting(t *testing.T) {
 		state   *jetstream.StreamConfig
 		want    []string
 	}{
-		"max_streams":        {fewStreams, nil, []string{"there is no such stream", lost, "max_streams: 3", "raise max_streams"}},
-		"max_bytes_required": {func(l *server.JetStreamAccountLimits) { l.MaxBytesRequired = true }, nil, []string{lost, "set TIMERD_STREAM_MAX_BYTES"}},
-		"no reason":          {unlimited, nil, []string{lost, "the logs of the timerds"}},
-		"no count":           {unlimited, &jetstream.StreamConfig{}, []string{"it has no count", lost, "the logs of the timerds"}},
+		"max_streams": {fewStreams, nil, []string{"there is no such stream", lost, "max_streams: 3",
+			"raise max_streams"}},
+		"max_bytes_required": {func(l *server.JetStreamAccountLimits) { l.MaxBytesRequired = true }, nil,
+			[]string{lost, "set TIMERD_STREAM_MAX_BYTES"}},
+		"no reason": {unlimited, nil, []string{lost, "the logs of the timerds"}},
+		"no count": {unlimited, &jetstream.StreamConfig{},
+			[]string{"it has no count", lost, "the logs of the timerds"}},
 		"full": {
 			unlimited, &jetstream.StreamConfig{MaxBytes: 1 << 10, Discard: jetstream.DiscardNew},
 			[]string{"it has no count", lost, "it is full", "nats stream edit TIMERS_STATE --max-bytes="},
@@ -132,14 +143,15 @@ func TestReadCounting(t *testing.T) {
 			if _, err := js.Publish(t.Context(), "timers.state.counts", []byte("{}")); err != nil {
 				t.Fatal(err)
 			}
-			if found, err := streams.ReadCounting(t.Context(), js, streams.Config{}, new(streams.WriteErrors)); found != nil || err != nil {
+			if found, err := streams.ReadCounting(t.Context(), js, streams.Config{},
+				new(streams.WriteErrors)); found != nil || err != nil {
 				t.Errorf("with a count: %+v, %v", found, err)
 			}
 		})
 	}
 }
 
-// A limit without room for timerd is one fault, which names the limit and what to set, and no error is JetStream's alone.
+// A limit without room for timerd is one fault, with the limit and the setting, and no error is JetStream's bare text.
 func TestEnsureNamesTheLimit(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
@@ -160,7 +172,8 @@ func TestEnsureNamesTheLimit(t *testing.T) {
 		"disk_max_stream_bytes": {
 			conf: streams.Config{MaxBytes: 9 * mib}, ensure: streams.Ensure,
 			account: func(l *server.JetStreamAccountLimits) { l.StoreMaxStreamBytes = 2 * mib },
-			want:    []string{"no stream of 9437184 bytes (disk_max_stream_bytes: 2097152)", "lower TIMERD_STREAM_MAX_BYTES"},
+			want: []string{"no stream of 9437184 bytes (disk_max_stream_bytes: 2097152)",
+				"lower TIMERD_STREAM_MAX_BYTES"},
 		},
 		"max_file": {
 			conf: streams.Config{MaxBytes: 9 * mib}, ensure: streams.Ensure,
@@ -169,7 +182,8 @@ func TestEnsureNamesTheLimit(t *testing.T) {
 		},
 		"max_streams": {
 			account: func(l *server.JetStreamAccountLimits) { l.MaxStreams = 1 }, ensure: streams.Ensure,
-			want: []string{"no further stream (max_streams: 1)", "raise max_streams", "TIMERS, TIMERS_RETRY and TIMERS_DEAD", "TIMERS_STATE"},
+			want: []string{"no further stream (max_streams: 1)", "raise max_streams",
+				"TIMERS, TIMERS_RETRY and TIMERS_DEAD", "TIMERS_STATE"},
 		},
 		"max_streams for webhooks": {
 			account: func(l *server.JetStreamAccountLimits) { l.MaxStreams = 3 }, ensure: delivery,
@@ -177,10 +191,12 @@ func TestEnsureNamesTheLimit(t *testing.T) {
 		},
 		"duplicate_window": {
 			server: server.JSLimitOpts{Duplicates: 20 * time.Second}, account: unlimited, ensure: streams.Ensure,
-			want: []string{"NATS server: timerd needs a duplicate window of 30s", "server limit of 20s", `set jetstream { limits { duplicate_window: "2m" } }`},
+			want: []string{"NATS server: timerd needs a duplicate window of 30s", "server limit of 20s",
+				`set jetstream { limits { duplicate_window: "2m" } }`},
 		},
 		"duplicate_window for a long lease": {
-			conf: streams.Config{MinDuplicates: time.Minute}, server: server.JSLimitOpts{Duplicates: 50 * time.Second}, account: unlimited, ensure: streams.Ensure,
+			conf: streams.Config{MinDuplicates: time.Minute}, server: server.JSLimitOpts{Duplicates: 50 * time.Second},
+			account: unlimited, ensure: streams.Ensure,
 			want: []string{"a duplicate window of 1m", "server limit of 50s", "or a shorter TIMERD_LEASE"},
 		},
 	} {
@@ -202,7 +218,7 @@ func TestEnsureNamesTheLimit(t *testing.T) {
 	}
 }
 
-// What a full stream's fix makes room for: twice what it has, or twice what waits where that is more.
+// The room made by a full stream's fix: twice its content, or twice the waiting messages if that is more.
 func TestFullnessMakesRoomForTheBacklog(t *testing.T) {
 	t.Parallel()
 	state := jetstream.StreamState{Msgs: 100, Bytes: 50_000}

@@ -19,36 +19,43 @@ import (
 )
 
 const (
-	// countInterval is how often the timers are counted for the case that they get lost.
+	// countInterval is the interval of the counts that reveal lost timers.
 	countInterval = 2 * time.Second
-	// lostCounts is how many counts Redis may have lost without a word: a crash, or a failover, costs the last second or two.
+	// lostCounts is the number of counts that Redis may lose without being reported: a crash, or a failover, costs the
+	// last second or two.
 	lostCounts = 2
-	// sameLoss is within which time several timerds notice one loss.
+	// sameLoss is the time within which several timerds notice the same loss.
 	sameLoss = 10 * time.Second
-	// lossesTimeout bounds the question for losses. A request that is not allowed is never answered.
+	// lossesTimeout bounds the read of the losses. NATS never answers a user without the right to read them.
 	lossesTimeout = 2 * time.Second
 )
 
-// Loss is data that a server had and has no more. It is told until an operator acknowledges it.
+// Loss is data that a server has lost. It is reported until an operator acknowledges it.
 type Loss struct {
-	Stream  string    `json:"stream,omitempty"` // that was deleted, or is an older one; "": a server of Redis was flushed, or is an older one
-	Server  string    `json:"server,omitempty"` // of Redis; "" where there is one
+	// Stream was deleted, or replaced by an older one; "": a Redis server was flushed, or replaced by an older copy.
+	Stream  string    `json:"stream,omitempty"`
+	Server  string    `json:"server,omitempty"` // of Redis; "" if it is the only one
 	At      time.Time `json:"at"`               // when it was noticed
-	Counted time.Time `json:"counted"`          // when it was counted last before
+	Counted time.Time `json:"counted"`          // the time of the last count
 	Had     int64     `json:"had"`              // timers, or events, by that count
-	// Vanished is how many timers have vanished from the schedule of a server that has its other data. They were put back as far as their
-	// other half was there.
+	// Vanished is the number of timers that vanished from the schedule of a server that has its other data. Those whose
+	// other half was left were put back.
 	Vanished int64 `json:"vanished,omitempty"`
 }
 
-// Finding returns what is told of it. now is how many timers the server has, negative if that is not known.
+// Finding returns the report of the loss. now is the server's present number of timers, negative if unknown.
 func (l Loss) Finding(now int64) diag.Finding {
 	f := diag.Finding{Level: diag.Fail, Check: diag.CheckLosses}
 	at, counted := l.At.UTC().Format(time.RFC3339), l.Counted.UTC().Format(time.RFC3339)
 	const acknowledge = "; then: timerd status --acknowledge"
 	if l.Stream != "" {
-		f.Text = fmt.Sprintf("the stream %s was deleted, or is an older one, as was noticed at %s; it had %d events at the last count, at %s, which consumers may not all have got, and its consumers went with it", l.Stream, at, l.Had, counted)
-		f.Fix = "restart the programs of its consumers, or create the consumers again (that of timerd deliver comes back by itself), and make up for missed events from your own records" + acknowledge
+		f.Text = fmt.Sprintf(
+			"the stream %s was deleted, or is an older one, as was noticed at %s; it had %d events at the last "+
+				"count, at %s, which consumers may not all have got, and its consumers went with it", l.Stream, at,
+			l.Had,
+			counted)
+		f.Fix = "restart the programs of its consumers, or create the consumers again (that of timerd deliver comes " +
+			"back by itself), and make up for missed events from your own records" + acknowledge
 		return f
 	}
 	server := "Redis"
@@ -56,11 +63,17 @@ func (l Loss) Finding(now int64) diag.Finding {
 		server += " at " + l.Server
 	}
 	if l.Vanished > 0 {
-		f.Text = fmt.Sprintf("%d timers had vanished from the schedule of %s, as was noticed at %s: somebody has deleted keys timerd:… or members of them; they were put back, but some may have lost their payloads or fired at another time", l.Vanished, server, at)
-		f.Fix = "allow only timerd to write keys timerd:… (deploy/users.acl), and see timerd's log for how many were put back (docs/runbook.md#data-was-lost)" + acknowledge
+		f.Text = fmt.Sprintf(
+			"%d timers had vanished from the schedule of %s, as was noticed at %s: somebody has deleted keys "+
+				"timerd:… or members of them; they were put back, but some may have lost their payloads or fired at "+
+				"another time", l.Vanished, server, at)
+		f.Fix = "allow only timerd to write keys timerd:… (deploy/users.acl), and see timerd's log for how many were " +
+			"put back (docs/runbook.md#data-was-lost)" + acknowledge
 		return f
 	}
-	f.Text = fmt.Sprintf("%s has lost its data, flushed or replaced by an older copy, as was noticed at %s; it had %d timers at the last count, at %s", server, at, l.Had, counted)
+	f.Text = fmt.Sprintf(
+		"%s has lost its data, flushed or replaced by an older copy, as was noticed at %s; it had %d timers at the "+
+			"last count, at %s", server, at, l.Had, counted)
 	if now >= 0 {
 		f.Text += fmt.Sprintf(", and has %d now", now)
 	}
@@ -68,44 +81,46 @@ func (l Loss) Finding(now int64) diag.Finding {
 	return f
 }
 
-// Count is what is known of a server of Redis, there and in NATS: if one of them has lost it, the other tells.
+// Count is a Redis server's count, kept both there and in NATS: if one of them loses it, the other reveals that.
 type count struct {
-	N      int64     `json:"n"` // of the count, from 1 on
+	N      int64     `json:"n"` // the number of the count, from 1
 	At     time.Time `json:"at"`
-	Timers int64     `json:"timers"` // whatever their state
-	// The stream of firings at that time.
+	Timers int64     `json:"timers"` // in any state
+	// The stream of firings at the time of the count.
 	Created time.Time `json:"created,omitzero"`
 	Last    uint64    `json:"last"`
 	Events  uint64    `json:"events"`
 }
 
-// Counted is a server of Redis whose timers were counted.
+// Counted is a Redis server with its number of timers.
 type Counted struct {
-	Server string // "" where there is one
-	Key    string // where it keeps the count: it has the key's slot
-	Timers int64  // negative as long as that is not known
+	Server string // "" if it is the only one
+	Key    string // the key of its count, in one of its slots
+	Timers int64  // negative if unknown yet
 
-	Vanished int64 // timers that have vanished from the schedule of late, and were put back as far as possible
+	Vanished int64 // timers that vanished from the schedule lately; the recoverable ones were put back
 }
 
-// Losses notices data that was lost: for each server of Redis a number that grows is kept there and in NATS, with how many
-// timers there were. If Redis comes with no number or with an older one, it was flushed, or has been given an older copy; if it has a
-// newer one than NATS, or another stream of firings than before, NATS has lost something.
+// Losses notices lost data. For each Redis server it keeps a growing number there and in NATS, with the number of
+// timers. If Redis has no number or an older one, it was flushed, or replaced by an older copy. If Redis has a newer
+// one than NATS, or the stream of firings is another one, NATS has lost data.
 type Losses struct {
 	site    site
 	streams Config
 	servers func() []Counted
 	log     *slog.Logger
 	known   map[string]count // by key; for run's goroutine
-	told    map[string]int64 // by key: how many timers had vanished when that was told last; likewise
+	told    map[string]int64 // by key: the vanished timers of the last report; for run's goroutine
 }
 
-// NewLosses returns Losses of the servers that servers returns.
-func NewLosses(rdb redis.UniversalClient, js jetstream.JetStream, streams Config, servers func() []Counted, log *slog.Logger) *Losses {
-	return &Losses{site: site{rdb, js, streams.Names}, streams: streams, servers: servers, log: log, known: map[string]count{}, told: map[string]int64{}}
+// NewLosses returns Losses for the servers that a function returns at each count.
+func NewLosses(rdb redis.UniversalClient, js jetstream.JetStream, streams Config, servers func() []Counted,
+	log *slog.Logger) *Losses {
+	return &Losses{site: site{rdb, js, streams.Names}, streams: streams, servers: servers, log: log,
+		known: map[string]count{}, told: map[string]int64{}}
 }
 
-// Run looks again and again until ctx ends.
+// Run counts at each countInterval until ctx ends.
 func (l *Losses) Run(ctx context.Context) {
 	pace := backoff.Backoff{Policy: backoff.Policy{First: countInterval, Longest: time.Minute}, Logger: l.log}
 	for {
@@ -115,9 +130,11 @@ func (l *Losses) Run(ctx context.Context) {
 		pause := countInterval
 		switch {
 		case err != nil && l.site.js.Conn().IsConnected():
-			failed := "the timers are not counted for the case that they get lost"
-			if _, answered := errors.AsType[*jetstream.APIError](err); !answered && !errors.Is(err, nats.ErrNoResponders) {
-				failed += "; unless JetStream is down, the NATS user needs the right to publish to " + l.site.names.SubjectAll(keys.State)
+			failed := "the timers are not counted, so a loss of timers would go unnoticed"
+			if _, answered := errors.AsType[*jetstream.APIError](err); !answered &&
+				!errors.Is(err, nats.ErrNoResponders) {
+				failed += "; unless JetStream is down, the NATS user needs the right to publish to " +
+					l.site.names.SubjectAll(keys.State)
 			}
 			pause = pace.Fail(failed, Explained(ctx, l.site.js, err))
 		default:
@@ -129,14 +146,15 @@ func (l *Losses) Run(ctx context.Context) {
 	}
 }
 
-// look counts once. What is away is looked at the next time. The error says why NATS does not keep it.
+// look counts once. It leaves out servers that are away. Its error is the reason why NATS did not store the counts.
 func (l *Losses) look(ctx context.Context) error {
 	if !l.site.js.Conn().IsConnected() {
-		return nil // what is noticed has to be told
+		return nil // a loss must be reported
 	}
 	stored := map[string]count{}
 	state := l.streams.state()
-	if _, err := read(ctx, l.site.js, state, countsSubject(l.site.names), &stored); errors.Is(err, jetstream.ErrStreamNotFound) {
+	if _, err := read(ctx, l.site.js, state, countsSubject(l.site.names), &stored); errors.Is(err,
+		jetstream.ErrStreamNotFound) {
 		if err := l.streams.create(ctx, l.site.js, state); err != nil {
 			return err
 		}
@@ -162,7 +180,8 @@ func (l *Losses) look(ctx context.Context) error {
 		}
 		all, losses = append(all, c), append(losses, lost...)
 	}
-	// A new count hides the loss. So it is kept only once the loss is told: whoever dies in between, the next look notices it again.
+	// The new count hides the loss, so it is stored only after the report: if timerd dies in between, the next look
+	// notices the loss again.
 	if err := l.tell(ctx, losses); err != nil {
 		return err
 	}
@@ -172,7 +191,7 @@ func (l *Losses) look(ctx context.Context) error {
 	return l.keep(ctx, all, stored)
 }
 
-// fired returns the stream of firings, or nil if it is missing or NATS does not answer, which others tell.
+// fired returns the stream of firings, or nil if it is missing or NATS does not answer, which other checks report.
 func (l *Losses) fired(ctx context.Context) *jetstream.StreamInfo {
 	info, err := streamInfo(ctx, l.site.js, l.streams.FiredStream())
 	if err != nil {
@@ -182,16 +201,17 @@ func (l *Losses) fired(ctx context.Context) *jetstream.StreamInfo {
 	return info
 }
 
-// counting is a count of a server that is to be kept.
+// counting is a server's count to be stored.
 type counting struct {
 	server Counted
 	is     count
-	mode   string // of SET; "" if another timerd has kept it
+	mode   string // of SET; "" if another timerd has stored it
 }
 
-// lookAt compares what a server knows of itself with what was known before, and counts unless another timerd does. It returns what was
-// lost, and changes nothing.
-func (l *Losses) lookAt(ctx context.Context, server Counted, before count, fired *jetstream.StreamInfo) (c counting, lost []Loss, err error) {
+// lookAt compares a server's own count with the count stored in NATS, and counts unless another timerd does. It returns
+// the losses, and changes nothing.
+func (l *Losses) lookAt(ctx context.Context, server Counted, before count,
+	fired *jetstream.StreamInfo) (c counting, lost []Loss, err error) {
 	var is count
 	text, err := l.site.rdb.Get(ctx, server.Key).Result()
 	there := err == nil && json.Unmarshal([]byte(text), &is) == nil
@@ -207,21 +227,23 @@ func (l *Losses) lookAt(ctx context.Context, server Counted, before count, fired
 		return counting{server: server, is: is}, nil, nil // another timerd has counted
 	}
 	before = newer(before, is)
-	if created := fired.Created.UTC(); before.Events > 0 && (!created.Equal(before.Created) || fired.State.LastSeq < before.Last) {
+	if created := fired.Created.UTC(); before.Events > 0 && (!created.Equal(before.Created) ||
+		fired.State.LastSeq < before.Last) {
 		lost = append(lost, Loss{Stream: fired.Config.Name, At: now, Counted: before.At, Had: int64(before.Events)})
 	}
-	next := count{N: before.N + 1, At: now, Timers: server.Timers, Created: fired.Created.UTC(), Last: fired.State.LastSeq, Events: fired.State.Msgs}
+	next := count{N: before.N + 1, At: now, Timers: server.Timers, Created: fired.Created.UTC(),
+		Last: fired.State.LastSeq, Events: fired.State.Msgs}
 	if server.Timers < 0 {
 		next.Timers = before.Timers
 	}
-	mode := "XX" // if it was flushed just now, the next look is to see that
+	mode := "XX" // so that the next look sees a flush that happens now
 	if !there {
 		mode = "NX"
 	}
 	return counting{server, next, mode}, lost, nil
 }
 
-// keep keeps counts in their servers, and then all that are known in NATS, which had those that are stored.
+// keep stores counts in their servers, and then all known ones in NATS, which has stored.
 func (l *Losses) keep(ctx context.Context, all []counting, stored map[string]count) error {
 	news := false
 	for _, c := range all {
@@ -256,7 +278,7 @@ func newer(a, b count) count {
 	return a
 }
 
-// tell has NATS keep what was lost.
+// tell stores losses in NATS.
 func (l *Losses) tell(ctx context.Context, losses []Loss) error {
 	if len(losses) == 0 {
 		return nil
@@ -264,7 +286,8 @@ func (l *Losses) tell(ctx context.Context, losses []Loss) error {
 	return changeLosses(ctx, l.site.js, l.streams, func(told []Loss) []Loss {
 		for _, loss := range losses {
 			isSame := func(o Loss) bool {
-				return o.Stream == loss.Stream && o.Server == loss.Server && (o.Vanished > 0) == (loss.Vanished > 0) && (o.Counted.Equal(loss.Counted) || loss.At.Sub(o.At).Abs() < sameLoss)
+				return o.Stream == loss.Stream && o.Server == loss.Server && (o.Vanished > 0) == (loss.Vanished > 0) &&
+					(o.Counted.Equal(loss.Counted) || loss.At.Sub(o.At).Abs() < sameLoss)
 			}
 			if !slices.ContainsFunc(told, isSame) {
 				told = append(told, loss)
@@ -275,7 +298,7 @@ func (l *Losses) tell(ctx context.Context, losses []Loss) error {
 	})
 }
 
-// ReadLosses returns the losses that nobody has acknowledged, the oldest first.
+// ReadLosses returns the losses that nobody has acknowledged, oldest first.
 func ReadLosses(ctx context.Context, js jetstream.JetStream, s Config) (told []Loss, err error) {
 	ctx, cancel := context.WithTimeout(ctx, lossesTimeout)
 	defer cancel()
@@ -298,7 +321,7 @@ func AcknowledgeLosses(ctx context.Context, js jetstream.JetStream, s Config) (w
 	return were, err
 }
 
-// changeLosses changes the list of losses, again if somebody else does at the same time.
+// changeLosses changes the list of losses, and tries again if somebody else does at the same time.
 func changeLosses(ctx context.Context, js jetstream.JetStream, s Config, change func([]Loss) []Loss) error {
 	for {
 		var told []Loss
@@ -315,14 +338,16 @@ func changeLosses(ctx context.Context, js jetstream.JetStream, s Config, change 
 			_, err = js.Publish(ctx, lossesSubject(s.Names), text, jetstream.WithExpectLastSequencePerSubject(at))
 		}
 		refused, ok := errors.AsType[*jetstream.APIError](err)
-		if !ok || refused.ErrorCode != jetstream.JSErrCodeStreamWrongLastSequence && refused.ErrorCode != jetstream.JSErrCodeStreamWrongLastSequenceConstant {
+		if !ok || refused.ErrorCode != jetstream.JSErrCodeStreamWrongLastSequence &&
+			refused.ErrorCode != jetstream.JSErrCodeStreamWrongLastSequenceConstant {
 			return err
 		}
 	}
 }
 
 // read reads the last message of a subject, and returns its sequence; 0 if there is none.
-func read(ctx context.Context, js jetstream.JetStream, of jetstream.StreamConfig, subject string, into any) (uint64, error) {
+func read(ctx context.Context, js jetstream.JetStream, of jetstream.StreamConfig, subject string,
+	into any) (uint64, error) {
 	stream, err := js.Stream(ctx, of.Name)
 	if err != nil {
 		return 0, err
@@ -337,13 +362,13 @@ func read(ctx context.Context, js jetstream.JetStream, of jetstream.StreamConfig
 	return m.Sequence, json.Unmarshal(m.Data, into)
 }
 
-// state returns the stream of what is known of the data, as it is made where missing.
+// state returns the stream of counts and losses, as created if missing.
 func (s Config) state() jetstream.StreamConfig {
 	c := s.configs()[0]
 	c.Name, c.Subjects = s.StateStream(), []string{s.SubjectAll(keys.State)}
-	c.Description = "timerd: what was counted, and what was lost"
+	c.Description = "timerd: counts of timers, and losses"
 	c.MaxAge, c.MaxBytes, c.MaxMsgsPerSubject = 0, 0, 1
-	c.AllowDirect = false // so that reading it takes no right of its own
+	c.AllowDirect = false // reading it needs no extra right
 	return c
 }
 

@@ -39,8 +39,8 @@ func (d diesAt) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// A timerd that dies while it notices a loss does not make it forgotten, and whoever notices it again does not tell it twice.
-func TestLossesSurviveWhoNoticesThem(t *testing.T) {
+// A loss survives the death of the timerd that notices it, and is not reported twice by another one.
+func TestLossesSurviveTheirReporter(t *testing.T) {
 	t.Parallel()
 	for name, after := range map[string]bool{"before the count": false, "after the count": true} {
 		t.Run(name, func(t *testing.T) {
@@ -84,8 +84,8 @@ func TestLossesSurviveWhoNoticesThem(t *testing.T) {
 	}
 }
 
-// Timers that have vanished from the schedule are told once, by whoever notices it, and again when others vanish later.
-func TestVanishedTimersAreTold(t *testing.T) {
+// Timers vanished from the schedule are reported once, by any timerd, and again if others vanish later.
+func TestVanishedTimersAreReportedOnce(t *testing.T) {
 	t.Parallel()
 	rdb, js := testenv.Redis(t).Client(), testenv.NATS(t).JetStream()
 	if err := streams.Ensure(t.Context(), js, streams.Config{}); err != nil {
@@ -97,7 +97,8 @@ func TestVanishedTimersAreTold(t *testing.T) {
 	}
 	var log testenv.Output
 	all := []*streams.Losses{
-		streams.NewLosses(rdb, js, streams.Config{}, counted, log.Logger()), streams.NewLosses(rdb, js, streams.Config{}, counted, log.Logger()),
+		streams.NewLosses(rdb, js, streams.Config{}, counted, log.Logger()),
+		streams.NewLosses(rdb, js, streams.Config{}, counted, log.Logger()),
 	}
 	for _, step := range []struct {
 		vanished int64

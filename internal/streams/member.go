@@ -21,23 +21,23 @@ import (
 )
 
 const (
-	// redisPatience is how long a Redis that does not tell the identity is asked at the start where the streams tell one, or in a
-	// cluster, where the master that has it may be away while all others work; alonePatience elsewhere.
+	// redisPatience is the time for reading the identity from Redis at the start, if the streams have one, or if a
+	// cluster's master with the identity may be away while all others work; alonePatience is the time otherwise.
 	redisPatience = 3 * time.Second
 	alonePatience = 30 * time.Second
-	// leastTry is how long Redis has at least to tell it.
+	// leastTry is the least time of one try.
 	leastTry = 500 * time.Millisecond
-	// askTime is how long the timerds of the identity that only the streams have may take to answer.
+	// askTime is the time to answer for the timerds of an identity that only the streams have.
 	askTime = 2 * time.Second
 	// lookAgain is the pause before another look at streams that another installation is marking.
 	lookAgain = 100 * time.Millisecond
-	// reservedTime is how long it may take another installation to mark them, or JetStream to forget one that died.
+	// reservedTime is the time that another installation may take to mark them, or JetStream to forget a dead one.
 	reservedTime = 15 * time.Second
 	// callTimeout bounds a call to Redis or NATS.
 	callTimeout = 2 * time.Second
 )
 
-// Member is a timerd as part of its installation. Its methods may be called concurrently.
+// Member is one timerd of an installation. Its methods may be called concurrently.
 type Member struct {
 	instance string
 	site     site
@@ -46,30 +46,32 @@ type Member struct {
 	log      *slog.Logger
 	answers  *nats.Subscription
 
-	markAfter time.Time // until then streams are not marked, because it failed; for Run's goroutine
+	markAfter time.Time // the next try to mark streams, after a failure; for Run's goroutine
 
 	mu    sync.Mutex
 	state state
 }
 
-// limits are those of the constants of the same names; tests set shorter ones.
+// limits replaces the constants of the same names; tests set shorter ones.
 type limits struct{ redisPatience, alonePatience, reservedTime time.Duration }
 
-// site is where an identity is kept.
+// site is the places of an identity.
 type site struct {
 	rdb   redis.UniversalClient
 	js    jetstream.JetStream
 	names keys.Names
 }
 
-// Join finds out which installation the timerd with the given instance id is of, and brings Redis and the streams to
-// agree on it. It makes streams that are missing. It returns an error that says what to do if the streams are another
-// installation's, or do not fit. Until its Run returns, the member answers others that ask for the installation over NATS.
-func Join(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream, streams Config, instance string, log *slog.Logger) (*Member, error) {
+// Join finds the installation of the timerd with the given instance id, and makes Redis and the streams agree on it. It
+// creates missing streams. It returns an error with the fix if the streams are another installation's, or do not fit.
+// Until its Run returns, the member answers questions for the installation over NATS.
+func Join(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream, streams Config, instance string,
+	log *slog.Logger) (*Member, error) {
 	return join(ctx, rdb, js, streams, instance, log, limits{redisPatience, alonePatience, reservedTime})
 }
 
-func join(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream, streams Config, instance string, log *slog.Logger, l limits) (*Member, error) {
+func join(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream, streams Config, instance string,
+	log *slog.Logger, l limits) (*Member, error) {
 	m := &Member{instance: instance, site: site{rdb, js, streams.Names}, streams: streams, limits: l, log: log}
 	if err := m.settle(ctx); err != nil {
 		return nil, errors.Join(err, m.leave())
@@ -82,15 +84,15 @@ func join(ctx context.Context, rdb redis.UniversalClient, js jetstream.JetStream
 	return m, nil
 }
 
-// ID returns the identity of the installation. It is empty as long as neither Redis nor the streams tell one, because the master
-// of a cluster that has it is away.
+// ID returns the identity of the installation. It is empty while neither Redis nor the streams have one, because the
+// cluster's master with it is away.
 func (m *Member) ID() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.state.id
 }
 
-// settle finds the identity, or makes one, and has the member answer for it.
+// settle finds or creates the identity, and starts the member's answers.
 func (m *Member) settle(ctx context.Context) error {
 	owners, err := ownersOf(ctx, m.site.js, m.streams.configs()...)
 	if err != nil {
@@ -106,12 +108,14 @@ func (m *Member) settle(ctx context.Context) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err != nil && owner != "" && !redis.IsPermissionError(err):
-		// The streams say whose they are. Whether this Redis is of the same installation is found out while it runs.
-		m.log.Warn("cannot tell yet which installation this Redis belongs to; going on as the streams'", "installation", owner, "err", err)
+		// The streams name their installation. Run finds out later whether this Redis belongs to the same installation.
+		m.log.Warn("this Redis's installation is unknown yet; using the installation of the streams", "installation",
+			owner, "err", err)
 		m.update(func(s *state) { s.unread = err })
 		return m.enter(ctx, owner)
 	case err != nil && m.site.isCluster() && !redis.IsPermissionError(err):
-		m.log.Warn("cannot tell which installation this Redis belongs to, until the master that has the identity is back; the streams belong to none until then", "err", err)
+		m.log.Warn("this Redis's installation is unknown until the master with the identity is back; "+
+			"until then the streams belong to none", "err", err)
 		m.update(func(s *state) { s.unread = err })
 		return nil
 	case err != nil:
@@ -125,15 +129,15 @@ func (m *Member) settle(ctx context.Context) error {
 		return err
 	}
 	m.streams.Installation = owner
-	if err := m.foreign(owners); err != nil { // they are of several
+	if err := m.foreign(owners); err != nil { // several installations own them
 		return err
 	}
 	return m.settleAs(ctx, owner)
 }
 
-// settleAs gives Redis, which has no identity, that of the streams; or a new one, if that is another Redis's.
+// settleAs gives a Redis without an identity the streams' identity, or a new one if another Redis has that.
 func (m *Member) settleAs(ctx context.Context, owner string) error {
-	// Those that start at the same time on another Redis ask too, and must be answered.
+	// Timerds starting at the same time on another Redis ask too, and must be answered.
 	if err := m.enter(ctx, owner); err != nil {
 		return err
 	}
@@ -142,21 +146,21 @@ func (m *Member) settleAs(ctx context.Context, owner string) error {
 		return err
 	}
 	id := owner
-	if elsewhere { // for good, so that nothing changes when that timerd is down for a while
+	if elsewhere { // for good: a short absence of that timerd changes nothing
 		id = newID()
 	}
 	if id, err = m.site.put(ctx, id); err != nil {
 		return err
 	}
 	if id == owner {
-		m.log.Info("this Redis has no identity and gets that of the streams: it is new, or was flushed", "installation", owner)
+		m.log.Info("this Redis is new, or was flushed; giving it the streams' installation", "installation", owner)
 		return nil
 	}
 	return errors.Join(m.leave(), m.enter(ctx, id))
 }
 
-// isElsewhere tells whether an installation is that of another Redis: whether one of its timerds answers that serves
-// another one, and none that serves this. It returns an error if that is not known.
+// isElsewhere reports whether an installation belongs to another Redis: one of its timerds answers that serves another
+// one, and none that serves this one. It returns an error if that is unknown.
 func (m *Member) isElsewhere(ctx context.Context, id string) (bool, error) {
 	found, err := m.site.ask(ctx, id, m.instance, askTime, Answer.isHere)
 	switch {
@@ -169,14 +173,17 @@ func (m *Member) isElsewhere(ctx context.Context, id string) (bool, error) {
 	}
 	for _, a := range found {
 		if a.Redis == unknownRedis {
-			return false, fmt.Errorf("this Redis belongs to no installation yet, and the streams to installation %.100q, of which %.100q is running, "+
-				"which does not reach its own Redis and so cannot tell whether it is this one; try again when it does, or stop it", id, a.Instance)
+			return false, fmt.Errorf(
+				"this Redis belongs to no installation yet, and the streams to installation %.100q; its timerd %.100q "+
+					"is running, "+
+					"and does not reach its own Redis, so it is unknown whether that is this one; try again when it "+
+					"does, or stop it", id, a.Instance)
 		}
 	}
-	return false, nil // nobody answers, but for those of this Redis that start too
+	return false, nil // nobody answers, except starting timerds of this Redis
 }
 
-// enter makes the member one of an installation, for which it answers from now on.
+// enter makes the member part of an installation, and starts its answers.
 func (m *Member) enter(ctx context.Context, id string) (err error) {
 	m.update(func(s *state) { s.id = id })
 	m.answers, err = m.answer(context.WithoutCancel(ctx), id)
@@ -195,8 +202,8 @@ func (m *Member) leave() error {
 	return err
 }
 
-// claimStreams makes the streams, and marks those that nobody has marked. Of several installations that do so at the same
-// time, one gets them all.
+// claimStreams creates the streams, and marks unmarked ones. If several installations do so at the same time, one gets
+// them all.
 func (m *Member) claimStreams(ctx context.Context) error {
 	if err := Ensure(ctx, m.site.js, m.streams); err != nil {
 		return err
@@ -213,12 +220,12 @@ func (m *Member) claimStreams(ctx context.Context) error {
 			break
 		}
 		if time.Since(began) > m.limits.reservedTime {
-			m.log.Warn("somebody has reserved the streams and does not mark them; going on without a mark",
+			m.log.Warn("the streams stay reserved without a mark; going on without one",
 				"err", stillReserved(m.streams))
 			m.update(func(s *state) { s.unmarked = stillReserved(m.streams) })
 			break
 		}
-		if !backoff.Sleep(ctx, lookAgain) { // another installation is marking them, unless it has died meanwhile
+		if !backoff.Sleep(ctx, lookAgain) { // another installation is marking them, unless it has died
 			return context.Cause(ctx)
 		}
 	}
@@ -240,8 +247,8 @@ func (m *Member) foreign(owners []Owner) error {
 	return errors.Join(faults...)
 }
 
-// mark marks the streams that belong to nobody. It returns false if another installation is about to. That this one cannot
-// is no reason to stop: the streams that timerd makes are marked from the beginning.
+// mark marks the streams without a mark. It returns false if another installation is about to. A failure is no reason
+// to stop: streams created by timerd have their mark from the beginning.
 func (m *Member) mark(ctx context.Context, owners []Owner) bool {
 	bare := slices.ContainsFunc(owners, isBare)
 	if !bare {
@@ -258,14 +265,14 @@ func (m *Member) mark(ctx context.Context, owners []Owner) bool {
 	}
 	m.update(func(s *state) { s.unmarked = err })
 	if err != nil {
-		m.log.Warn("cannot mark a stream as this installation's, so another one may take it for its own", "err", err)
+		m.log.Warn("cannot mark a stream as this installation's; another one could take it", "err", err)
 		m.markAfter = time.Now().Add(markPause)
 	}
 	return reserved || err != nil
 }
 
-// markReserved marks the streams that have no mark, once no other installation marks any. If one has done so before, it
-// marks none.
+// markReserved marks the streams without a mark, once no other installation is marking any. If another one has marked a
+// stream, it marks none.
 func (m *Member) markReserved(ctx context.Context) error {
 	owners, err := ownersOf(ctx, m.site.js, m.streams.configs()...)
 	if err != nil || m.foreign(owners) != nil {
@@ -279,15 +286,15 @@ func (m *Member) markReserved(ctx context.Context) error {
 		if err := SetOwner(ctx, m.site.js, o); err != nil {
 			return err
 		}
-		m.log.Info("the stream is this installation's from now on", "source", o.Stream, "installation", m.ID())
+		m.log.Info("marked the stream as this installation's", "source", o.Stream, "installation", m.ID())
 	}
 	return nil
 }
 
-// isBare tells whether a stream has no mark.
+// isBare reports whether a stream has no mark.
 func isBare(o Owner) bool { return o.Installation == "" }
 
-// firstOwner returns the first identity that a stream has, "" if none has one.
+// firstOwner returns the first identity of a stream, "" if none has one.
 func firstOwner(owners []Owner) string {
 	for _, o := range owners {
 		if o.Installation != "" {
@@ -297,10 +304,10 @@ func firstOwner(owners []Owner) string {
 	return ""
 }
 
-// newID returns an identity that no other installation has.
+// newID returns a unique identity.
 func newID() string { return strings.ToLower(rand.Text()) }
 
-// isCluster tells whether Redis is several masters, of which some may be away.
+// isCluster reports whether Redis has several masters, and any of them may be away.
 func (s site) isCluster() bool {
 	_, is := s.rdb.(*redis.ClusterClient)
 	return is
@@ -328,14 +335,14 @@ func (m *Member) persistentlyRead(ctx context.Context, patience time.Duration) (
 		if err == nil || redis.IsPermissionError(err) || time.Now().After(deadline) {
 			return id, err
 		}
-		if !backoff.Sleep(ctx, pace.Fail("Redis does not tell the installation, trying again", err)) {
+		if !backoff.Sleep(ctx, pace.Fail("cannot read the installation from Redis, trying again", err)) {
 			return "", context.Cause(ctx)
 		}
 	}
 }
 
-// put gives Redis an identity if it has none, and returns the one that it has then. It asks the master, whatever the
-// client does with reads.
+// put gives Redis an identity if it has none, and returns its identity. It asks the master, even if the client reads
+// from replicas.
 func (s site) put(ctx context.Context, id string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
@@ -344,16 +351,18 @@ func (s site) put(ctx context.Context, id string) (string, error) {
 	case errors.Is(err, redis.Nil):
 		return id, nil
 	case err == nil && was == "":
-		return "", &diag.Fault{What: "the identity of the installation, key " + keys.Installation + ", is empty", Remedy: "redis-cli DEL " + keys.Installation}
+		return "", &diag.Fault{What: "the identity of the installation, key " + keys.Installation + ", is empty",
+			Remedy: "redis-cli DEL " + keys.Installation}
 	}
 	return was, about(err)
 }
 
-// about says what an error of Redis is about, and what to do about a missing right.
+// about adds the subject to an error of Redis, and the fix for a missing right.
 func about(err error) error {
 	switch {
 	case redis.IsPermissionError(err):
-		return fmt.Errorf("the identity of the installation, key %s: %w; to fix it: let the Redis user read and write timerd:*, as in deploy/users.acl", keys.Installation, err)
+		return fmt.Errorf("the identity of the installation, key %s: %w; to fix it: let the Redis user read and "+
+			"write timerd:*, as in deploy/users.acl", keys.Installation, err)
 	case err != nil:
 		return fmt.Errorf("the identity of the installation, key %s: %w", keys.Installation, err)
 	}

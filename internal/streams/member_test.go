@@ -26,7 +26,7 @@ type site struct {
 	rdb redis.UniversalClient
 	js  jetstream.JetStream
 	log testenv.Output
-	// impatient has members wait for a second only for what does not answer.
+	// impatient has members wait only a second for missing answers.
 	impatient bool
 }
 
@@ -77,12 +77,14 @@ func TestJoin(t *testing.T) {
 	}
 	m, stop := s.run("first")
 	state := s.inspect()
-	want := []streams.Owner{{Stream: "TIMERS", Installation: m.ID()}, {Stream: "TIMERS_RETRY", Installation: m.ID()}, {Stream: "TIMERS_DEAD", Installation: m.ID()}}
+	want := []streams.Owner{{Stream: "TIMERS", Installation: m.ID()}, {Stream: "TIMERS_RETRY", Installation: m.ID()},
+		{Stream: "TIMERS_DEAD", Installation: m.ID()}}
 	if state.Redis != m.ID() || !slices.Equal(state.Owners, want) {
 		t.Errorf("joined %s: %+v", m.ID(), state)
 	}
-	testenv.Eventually(t, patience, func() error { // who is slow to answer is left out
-		if living := s.inspect().Living[m.ID()]; len(living) != 1 || living[0].Instance != "first" || living[0].Elsewhere() {
+	testenv.Eventually(t, patience, func() error { // a slow answer is left out
+		if living := s.inspect().Living[m.ID()]; len(living) != 1 || living[0].Instance != "first" ||
+			living[0].Elsewhere() {
 			return fmt.Errorf("living: %+v", living)
 		}
 		return nil
@@ -121,7 +123,8 @@ func TestAdoptWithTheLogOfDeliveries(t *testing.T) {
 		t.Fatal(err)
 	}
 	done, err := streams.Adopt(t.Context(), rdb, js, streams.Config{})
-	if were := done.Were; err != nil || len(were) != 4 || were[3] != (streams.Owner{Stream: "TIMERS_DELIVERY", Installation: "old"}) || done.Unknown != nil {
+	last := streams.Owner{Stream: "TIMERS_DELIVERY", Installation: "old"}
+	if were := done.Were; err != nil || len(were) != 4 || were[3] != last || done.Unknown != nil {
 		t.Errorf("Adopt = %+v, %v", done, err)
 	}
 	if err := streams.EnsureDelivery(t.Context(), js, streams.Config{}); err != nil {
@@ -134,7 +137,8 @@ func TestAdoptWithoutTheRightToTheLogOfDeliveries(t *testing.T) {
 	t.Parallel()
 	rdb, servers := testenv.Redis(t).Client(), testenv.NATS(t, func(o *server.Options) {
 		o.Users = []*server.User{{Username: "u", Password: "x", Permissions: &server.Permissions{
-			Publish: &server.SubjectPermission{Allow: []string{">"}, Deny: []string{"$JS.API.STREAM.INFO.TIMERS_DELIVERY"}},
+			Publish: &server.SubjectPermission{Allow: []string{">"},
+				Deny: []string{"$JS.API.STREAM.INFO.TIMERS_DELIVERY"}},
 		}}}
 		o.NoAuthUser = "u"
 	})
@@ -211,7 +215,7 @@ func TestJoinWhileRedisDoesNotAnswer(t *testing.T) {
 	testenv.Eventually(t, patience, func() bool { return stranger.Permit() != nil }, "the other identity to be noticed")
 }
 
-// A timerd of the streams' installation that does not reach its Redis cannot tell whether that is this one.
+// A timerd of the streams' installation that does not reach its Redis does not know if that is this one.
 func TestJoinBesideATimerdThatCannotTell(t *testing.T) {
 	t.Parallel()
 	server, js := testenv.Redis(t), testenv.NATS(t).JetStream()
@@ -222,7 +226,7 @@ func TestJoinBesideATimerdThatCannotTell(t *testing.T) {
 	server.Pause()
 	other := &site{t: t, rdb: testenv.Redis(t).Client(), js: js}
 	_, err := other.join("other")
-	if err == nil || !strings.Contains(err.Error(), `"first" is running, which does not reach its own Redis`) {
+	if err == nil || !strings.Contains(err.Error(), `"first" is running, and does not reach its own Redis`) {
 		t.Errorf("joined: %v", err)
 	}
 	if state := other.inspect(); state.Redis != "" {
@@ -231,7 +235,7 @@ func TestJoinBesideATimerdThatCannotTell(t *testing.T) {
 	server.Resume()
 }
 
-// Without the right to the key timerd says which right that is.
+// Without the right to the key, the error names the right.
 func TestJoinWithoutTheRight(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
@@ -239,20 +243,23 @@ func TestJoinWithoutTheRight(t *testing.T) {
 	if err := admin.Do(t.Context(), "ACL", "SETUSER", "narrow", "on", ">pw", "+@all", "~timerd:{*").Err(); err != nil {
 		t.Fatal(err)
 	}
-	s := &site{t: t, rdb: server.Client(func(o *redis.Options) { o.Username, o.Password = "narrow", "pw" }), js: testenv.NATS(t).JetStream()}
-	if _, err := s.join("x"); err == nil || !strings.Contains(err.Error(), "let the Redis user read and write timerd:*") {
+	s := &site{t: t, rdb: server.Client(func(o *redis.Options) { o.Username, o.Password = "narrow", "pw" }),
+		js: testenv.NATS(t).JetStream()}
+	if _, err := s.join("x"); err == nil || !strings.Contains(err.Error(),
+		"let the Redis user read and write timerd:*") {
 		t.Errorf("joined: %v", err)
 	}
 }
 
-// Somebody keeps the streams reserved: timerd starts all the same, without a mark, and says what to do.
+// Somebody keeps the streams reserved: timerd still starts, without a mark, and logs the fix.
 func TestJoinWhileSomebodyKeepsTheReservation(t *testing.T) {
 	t.Parallel()
 	s := &site{t: t, rdb: testenv.Redis(t).Client(), js: testenv.NATS(t).JetStream(), impatient: true}
 	if err := streams.Ensure(t.Context(), s.js, streams.Config{}); err != nil { // of an earlier version: without a mark
 		t.Fatal(err)
 	}
-	_, err := s.js.CreateConsumer(t.Context(), "TIMERS", jetstream.ConsumerConfig{Durable: "timerd-installation", AckPolicy: jetstream.AckExplicitPolicy})
+	_, err := s.js.CreateConsumer(t.Context(), "TIMERS", jetstream.ConsumerConfig{Durable: "timerd-installation",
+		AckPolicy: jetstream.AckExplicitPolicy})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,16 +12,17 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Owner says which installation a stream belongs to.
+// Owner is the installation of a stream.
 type Owner struct {
 	Stream       string
 	Installation string // "" if nobody has marked the stream
 }
 
-// ownersOf returns whose the streams are, of those that there are. Several installations on the same streams would drop
-// each other's firings as duplicates if key and due time are the same, and take each other's retry requests. So
-// the metadata of each stream have the identity of the one that it belongs to.
-func ownersOf(ctx context.Context, js jetstream.JetStream, streams ...jetstream.StreamConfig) (owners []Owner, err error) {
+// ownersOf returns the owners of the existing streams. Several installations on the same streams would drop each
+// other's firings as duplicates if key and due time are the same, and take each other's retry requests. So each stream
+// has the identity of its installation in its metadata.
+func ownersOf(ctx context.Context, js jetstream.JetStream,
+	streams ...jetstream.StreamConfig) (owners []Owner, err error) {
 	for _, want := range streams {
 		info, err := streamInfo(ctx, js, want.Name)
 		switch {
@@ -36,21 +37,22 @@ func ownersOf(ctx context.Context, js jetstream.JetStream, streams ...jetstream.
 }
 
 const (
-	// reservation names the consumer that reserves the streams, and reservedFor is how long JetStream keeps it.
+	// reservation names the consumer that reserves the streams, which JetStream keeps for reservedFor.
 	reservation = "timerd-installation"
 	reservedFor = 10 * time.Second
 )
 
-// reserve has the installation of s alone mark streams without a mark, for 10 s at least, and tells whether it may: another
-// one may be at it. It may be repeated.
+// reserve gives the installation of s the sole right to mark streams without a mark, for at least 10 s. It reports
+// whether the installation has got the right: another installation may have it. It may be repeated.
 //
-// JetStream lets the last one change a stream, but only the first one make a consumer. So it is a consumer, of
-// the stream of fired events, that stands for this. It gets no messages.
+// JetStream lets the last writer change a stream, but only the first one create a consumer. So a consumer of the stream
+// of fired events stands for the right. It gets no messages.
 func reserve(ctx context.Context, js jetstream.JetStream, s Config) (bool, error) {
 	_, err := js.CreateConsumer(ctx, s.FiredStream(), jetstream.ConsumerConfig{
-		Name:              reservation,
-		Description:       "timerd: installation " + s.Installation + " marks the streams",
-		FilterSubject:     keys.Key{App: reservation, Module: reservation, Type: reservation}.Subject(s.SubjectPrefix(), keys.Fired),
+		Name:        reservation,
+		Description: "timerd: installation " + s.Installation + " marks the streams",
+		FilterSubject: keys.Key{App: reservation, Module: reservation, Type: reservation}.Subject(s.SubjectPrefix(),
+			keys.Fired),
 		AckPolicy:         jetstream.AckNonePolicy,
 		DeliverPolicy:     jetstream.DeliverNewPolicy,
 		InactiveThreshold: reservedFor,
@@ -60,22 +62,25 @@ func reserve(ctx context.Context, js jetstream.JetStream, s Config) (bool, error
 	case errors.Is(err, jetstream.ErrConsumerExists):
 		return false, nil
 	case err != nil:
-		return false, fmt.Errorf("stream %s: reserve it for installation %s: %w; the NATS user needs the right to publish to $JS.API.CONSUMER.CREATE.%s.>",
+		return false, fmt.Errorf(
+			"stream %s: reserve it for installation %s: %w; the NATS user needs the right to publish to "+
+				"$JS.API.CONSUMER.CREATE.%s.>",
 			s.FiredStream(), s.Installation, err, s.FiredStream())
 	}
 	return true, nil
 }
 
-// stillReserved returns what to do about streams that stay reserved, which no timerd does.
+// stillReserved returns the fix for streams that stay reserved, which no timerd causes.
 func stillReserved(s Config) error {
-	return fmt.Errorf("stream %s: its consumer %q stays; to fix it: nats consumer rm %s %s --force",
+	return fmt.Errorf("stream %s: the consumer %q, which reserves the stream, does not go away; "+
+		"to fix it: nats consumer rm %s %s --force",
 		s.FiredStream(), reservation, s.FiredStream(), reservation)
 }
 
-// SetOwner writes into the metadata of a stream whose it is, and leaves everything else in its configuration as it is.
-// JetStream has no way to do that only if nobody else does at the same time: reserve the streams before.
+// SetOwner writes a stream's owner into its metadata, and leaves everything else in its configuration as it is.
+// JetStream offers no conditional change: reserve the streams before.
 func SetOwner(ctx context.Context, js jetstream.JetStream, o Owner) error {
-	// The configuration travels as it is: the client library might know less of it than the server.
+	// The configuration is passed on as it is: the client library may know less of it than the server.
 	var stream struct {
 		Config map[string]json.RawMessage `json:"config"`
 	}
@@ -91,11 +96,12 @@ func SetOwner(ctx context.Context, js jetstream.JetStream, o Owner) error {
 	metadata[keys.InstallationMetadata] = o.Installation
 	is, err := json.Marshal(metadata)
 	if err != nil {
-		return fmt.Errorf("stream %s: %w", o.Stream, err) // cannot happen: they are texts
+		return fmt.Errorf("stream %s: %w", o.Stream, err) // cannot happen: the values are texts
 	}
 	stream.Config["metadata"] = is
 	if err := ask(ctx, js, "STREAM.UPDATE."+o.Stream, stream.Config, nil); err != nil {
-		return fmt.Errorf("stream %s: mark it as that of installation %s: %w; the NATS user needs the right to publish to $JS.API.STREAM.UPDATE.%s",
+		return fmt.Errorf("stream %s: mark it as installation %s's: %w; the NATS user needs the right to publish to "+
+			"$JS.API.STREAM.UPDATE.%s",
 			o.Stream, o.Installation, err, o.Stream)
 	}
 	return nil
@@ -107,7 +113,7 @@ func ask(ctx context.Context, js jetstream.JetStream, subject string, request, r
 	if request != nil {
 		var err error
 		if body, err = json.Marshal(request); err != nil {
-			return err // cannot happen: it was JSON before
+			return err // cannot happen: it came from JSON
 		}
 	}
 	reply, err := js.Conn().RequestWithContext(ctx, jetstream.DefaultAPIPrefix+subject, body)
@@ -136,14 +142,15 @@ func (s Config) Foreign(o Owner) *Fault {
 	}
 	return &Fault{
 		Stream: o.Stream,
-		What:   fmt.Sprintf("it belongs to installation %.100q, and the Redis of this timerd to %.100q", o.Installation, s.Installation),
-		Remedy: "if the other one is in use, give this one streams of its own with TIMERD_SUBJECT_PREFIX and TIMERD_STREAM; " +
-			"if it is gone, take its streams over with: timerd doctor --adopt-streams",
+		What: fmt.Sprintf("it belongs to installation %.100q, and the Redis of this timerd to %.100q", o.Installation,
+			s.Installation),
+		Remedy: "if the other installation is in use, give this one streams of its own with TIMERD_SUBJECT_PREFIX " +
+			"and TIMERD_STREAM; if it is gone, take over its streams: timerd doctor --adopt-streams",
 		Owner: o.Installation,
 	}
 }
 
-// isAnothers tells whether an error is that a stream belongs to another installation.
+// isAnothers reports whether an error means that a stream belongs to another installation.
 func isAnothers(err error) bool {
 	fault, ok := errors.AsType[*Fault](err)
 	return ok && fault.Owner != ""

@@ -17,13 +17,15 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Whoever marks a stream changes nothing else in it, not even what the client library does not know.
+// A mark changes nothing else in a stream, not even settings unknown to the client library.
 func TestSetOwnerLeavesTheStreamAsItIs(t *testing.T) {
 	t.Parallel()
 	js := testenv.NATS(t).JetStream()
 	config := jetstream.StreamConfig{
-		Name: "TIMERS", Subjects: []string{"timers.fired.>", "more"}, Description: "ours", MaxMsgs: 7, MaxAge: time.Hour, Duplicates: time.Minute,
-		AllowRollup: true, AllowMsgTTL: true, AllowDirect: true, Compression: jetstream.S2Compression, Metadata: map[string]string{"team": "a"},
+		Name: "TIMERS", Subjects: []string{"timers.fired.>", "more"}, Description: "ours", MaxMsgs: 7,
+		MaxAge: time.Hour, Duplicates: time.Minute,
+		AllowRollup: true, AllowMsgTTL: true, AllowDirect: true, Compression: jetstream.S2Compression,
+		Metadata:       map[string]string{"team": "a"},
 		ConsumerLimits: jetstream.StreamConsumerLimits{MaxAckPending: 9},
 	}
 	if _, err := js.CreateStream(t.Context(), config); err != nil {
@@ -62,7 +64,8 @@ func TestSetOwnerLeavesTheStreamAsItIs(t *testing.T) {
 			t.Errorf("owners %v, %v", owners, err)
 		}
 	}
-	if err := streams.SetOwner(t.Context(), js, streams.Owner{Stream: "NONE", Installation: "x"}); !errors.Is(err, jetstream.ErrStreamNotFound) {
+	if err := streams.SetOwner(t.Context(), js, streams.Owner{Stream: "NONE", Installation: "x"}); !errors.Is(err,
+		jetstream.ErrStreamNotFound) {
 		t.Errorf("no stream: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package streams
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,34 +13,38 @@ import (
 	"github.com/timerd-io/timerd/internal/diag"
 )
 
-// The oldest NATS server that timerd works with. 2.10 brought metadata of streams, by which installations keep off each
-// other's streams, and the creation of a consumer that fails if there is one, by which one of them alone marks them.
+// The oldest NATS server for timerd. Since 2.10 streams have metadata, which keep installations from using each other's
+// streams. Since then it can also be an error to create a consumer that exists; so only one installation at a time
+// marks streams.
 const minServerMajor, minServerMinor = 2, 10
 
-// SilentFix is what to do where NATS is reached and its JetStream does not answer.
-const SilentFix = "look at the log of the NATS server: it ends JetStream when its disk is full, and a cluster needs a leader; let the user call $JS.API.>"
+// SilentFix is the fix if NATS answers and its JetStream does not.
+const SilentFix = "look at the log of the NATS server: it ends JetStream when its disk is full, and a cluster needs " +
+	"a leader; let the user call $JS.API.>"
 
-// diskFix is what to do about a NATS server that cannot write a stream's file.
-const diskFix = "make space on the disk of the NATS server, or repair what it names, and then restart nats-server, or the timerd that it is part of: until then it keeps the error"
+// diskFix is the fix for a NATS server that cannot write a stream's file.
+const diskFix = "make space on the disk of the NATS server, or repair the named cause, and then restart nats-server, " +
+	"or the timerd that it is part of: until then it keeps the error"
 
-// UnansweredFix is what to do where JetStream answers, but not to events.
+// UnansweredFix is the fix if JetStream answers, but not to events.
 const UnansweredFix = "look at the log of the NATS server and its /healthz: if its disk was full, " + diskFix
 
-// Error codes by which an account, or a server, has no room for what is published.
+// Error codes for a full account or server.
 const (
 	codeAccountStorage jetstream.ErrorCode = 10002
 	codeResources      jetstream.ErrorCode = 10023
 )
 
-// NotUp tells whether an error is that JetStream does not answer, has no leader, or knows too few servers of its cluster: that may
-// pass by itself.
+// NotUp reports whether an error means that JetStream does not answer, has no leader, or knows too few servers of its
+// cluster: that may pass by itself.
 func NotUp(err error) bool {
 	refused, is := errors.AsType[*jetstream.APIError](err)
-	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) || errors.Is(err, nats.ErrNoResponders) ||
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, nats.ErrTimeout) ||
+		errors.Is(err, nats.ErrNoResponders) ||
 		is && (refused.Code == http.StatusServiceUnavailable || refused.ErrorCode == codeNoPeers)
 }
 
-// CheckVersion returns a Fault if a NATS server of that version is too old. One that cannot be read is not.
+// CheckVersion returns a Fault if a NATS server of that version is too old. An unreadable version passes.
 func CheckVersion(version string) error {
 	if major, minor, ok := parseVersion(version); !ok || atLeast(major, minor, minServerMajor, minServerMinor) {
 		return nil
@@ -50,11 +55,17 @@ func CheckVersion(version string) error {
 	}
 }
 
-// CheckAccount returns what the account uses of JetStream. The error is a Fault if JetStream is off, for the server or
+// CheckAccount returns the account's usage of JetStream. The error is a Fault if JetStream is off, for the server or
 // for the account; any other error is worth another try.
 func CheckAccount(ctx context.Context, js jetstream.JetStream) (*jetstream.AccountInfo, error) {
 	account, err := js.AccountInfo(ctx)
+	in := js.Options()
 	switch {
+	case errors.Is(err, jetstream.ErrJetStreamNotEnabled) && in.Domain+in.APIPrefix != "":
+		return nil, &Fault{
+			What:   fmt.Sprintf("no JetStream answers at %q", cmp.Or(in.Domain, in.APIPrefix)),
+			Remedy: "correct jetstream_domain or jetstream_api_prefix in the context of TIMERD_NATS_CONTEXT",
+		}
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled):
 		return nil, &Fault{
 			What:   "it runs without JetStream",
@@ -69,7 +80,8 @@ func CheckAccount(ctx context.Context, js jetstream.JetStream) (*jetstream.Accou
 	return account, err
 }
 
-// Explained returns why JetStream has not answered, with the fix: as [CheckAccount] tells it, if it does. Any other error it returns as it is.
+// Explained returns the reason why JetStream did not answer, with the fix, if [CheckAccount] finds one. Any other error
+// it returns as it is.
 func Explained(ctx context.Context, js jetstream.JetStream, err error) error {
 	if errors.Is(err, nats.ErrNoResponders) {
 		_, why := CheckAccount(ctx, js)
@@ -83,14 +95,16 @@ func Explained(ctx context.Context, js jetstream.JetStream, err error) error {
 	return Refused(err)
 }
 
-// Refused returns an error with the fix if it is that JetStream has no room, any other as it is. It asks nobody.
+// Refused adds the fix to an error about missing room in JetStream, and returns any other as it is. It makes no
+// request.
 func Refused(err error) error {
 	switch codeOf(err) {
 	case codeResources:
 		return &diag.Fault{
-			What:   "the NATS server has no more room for JetStream (max_file_store): " + err.Error(),
-			Remedy: "raise max_file_store in its configuration, then: nats-server --signal reload; or delete streams that nobody needs",
-			Err:    err,
+			What: "the NATS server has no more room for JetStream (max_file_store): " + err.Error(),
+			Remedy: "raise max_file_store in its configuration, then: nats-server --signal reload; or delete streams " +
+				"that nobody needs",
+			Err: err,
 		}
 	case codeAccountStorage, codeNoStorage:
 		return &diag.Fault{What: err.Error(), Remedy: accountFullFix, Err: err}
@@ -98,10 +112,11 @@ func Refused(err error) error {
 	return err
 }
 
-// accountFullFix is what to do about an account without room for what timerd stores.
+// accountFullFix is the fix for an account without room.
 const accountFullFix = "give the account more file storage: max_file, or jetstream: {max_file} of the account"
 
-// AccountFullness returns a Fault if an account has no room left in its file storage for a message with a payload of so many bytes.
+// AccountFullness returns a Fault if an account has no room left in its file storage for a message with payloadBytes of
+// payload.
 func AccountFullness(account *jetstream.AccountInfo, payloadBytes int) error {
 	used, most := account.Store, account.Limits.MaxStore
 	if most <= 0 || used+uint64(payloadBytes)+fullSlack <= uint64(most) {
@@ -113,8 +128,8 @@ func AccountFullness(account *jetstream.AccountInfo, payloadBytes int) error {
 	}
 }
 
-// TakesBatches tells whether the connected server syncs an atomic batch to disk at once, as nats-server does from 2.15 on. It has batches
-// since 2.12, but syncs each message of one, and 2.12.0 refuses those with a Nats-Msg-Id.
+// TakesBatches reports whether the connected server syncs an atomic batch to disk as one, as nats-server does since
+// 2.15. Batches exist since 2.12, with a sync for each message, and 2.12.0 refuses batches with a Nats-Msg-Id.
 func TakesBatches(js jetstream.JetStream) bool { return batchesAt(js.Conn().ConnectedServerVersion()) }
 
 // batchesAt is TakesBatches for a server of a version.

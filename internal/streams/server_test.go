@@ -19,7 +19,9 @@ func TestCheckVersion(t *testing.T) {
 		"2.9.25": true, "1.99.0": true, "2.10.0": false, "2.15.2": false, "3.0.0-dev": false, "dev": false, "": false,
 	} {
 		err := streams.CheckVersion(version)
-		if fault, ok := errors.AsType[*streams.Fault](err); ok != tooOld || ok && !strings.Contains(fault.Error(), "nats-server "+version+" is too old; to fix it: upgrade to nats-server 2.10") {
+		if fault, ok := errors.AsType[*streams.Fault](err); ok != tooOld || ok &&
+			!strings.Contains(fault.Error(),
+				"nats-server "+version+" is too old; to fix it: upgrade to nats-server 2.10") {
 			t.Errorf("%q: %v", version, err)
 		}
 	}
@@ -27,7 +29,8 @@ func TestCheckVersion(t *testing.T) {
 
 func TestBatchesAtVersions(t *testing.T) {
 	t.Parallel()
-	for version, want := range map[string]bool{"2.11.9": false, "2.12.0": false, "2.14.9": false, "2.15.0": true, "2.15.2": true, "3.0.0-dev": true, "": false} {
+	for version, want := range map[string]bool{"2.11.9": false, "2.12.0": false, "2.14.9": false, "2.15.0": true,
+		"2.15.2": true, "3.0.0-dev": true, "": false} {
 		if streams.BatchesAt(version) != want {
 			t.Errorf("%q: batches %t, want %t", version, !want, want)
 		}
@@ -52,7 +55,8 @@ func TestCheckAccount(t *testing.T) {
 		}
 	}
 	_, err := streams.Fired(t.Context(), off.JetStream(), streams.Config{}, 0)
-	if want := "JetStream does not answer about stream TIMERS: NATS server: it runs without JetStream; to fix it: add a jetstream block"; err == nil || !strings.HasPrefix(err.Error(), want) {
+	if want := "JetStream does not answer about stream TIMERS: NATS server: it runs without JetStream; to fix it: " +
+		"add a jetstream block"; err == nil || !strings.HasPrefix(err.Error(), want) {
 		t.Errorf("the stream: %v", err)
 	}
 	if account, err := streams.CheckAccount(t.Context(), testenv.NATS(t).JetStream()); err != nil || account == nil {

@@ -1,8 +1,8 @@
-// Package streams has the streams of timerd: how they are made, what timerd needs of them, and whose they are.
+// Package streams has timerd's JetStream streams: their creation, their required settings, and their owners.
 //
-// An installation is one Redis with the timerds that serve it. Its identity is a key in Redis, and the metadata of its
-// streams. Two that shared streams would drop each other's firings as duplicates and take each other's retry requests,
-// so [Join] keeps them apart:
+// An installation is one Redis with the timerds that serve it. Its identity is in a key of Redis, and in the metadata
+// of its streams. Two installations on the same streams would drop each other's firings as duplicates and take each
+// other's retry requests, so [Join] keeps them apart:
 //
 //	Redis | streams | at the start
 //	------|---------|-------------
@@ -12,7 +12,7 @@
 //	A     | A       | goes on
 //	A     | B       | refused
 //
-// While timerd runs, both sides are looked at again and again, and the one that has lost the identity gets it back.
+// While timerd runs, it checks both sides again and again, and gives an identity back to a side that has lost it.
 package streams
 
 import (
@@ -33,12 +33,12 @@ import (
 )
 
 const (
-	// firedMaxAge is how long a stream that Ensure makes keeps firings by default.
+	// firedMaxAge is the default age limit of firings in a stream created by Ensure.
 	firedMaxAge = 7 * 24 * time.Hour
-	// duplicateWindow is that of the streams that Ensure makes.
+	// duplicateWindow is the duplicate window of streams created by Ensure.
 	duplicateWindow = 2 * time.Minute
-	// minMessageBytes is what NATS and the streams must let through: more than the longest key makes of an event
-	// without data.
+	// minMessageBytes is the message size that NATS and the streams must allow: over that of an event with the longest
+	// key and no data.
 	minMessageBytes = 16 << 10
 
 	defaultMinDuplicates = 30 * time.Second
@@ -48,31 +48,32 @@ const (
 	codeNoPeers         jetstream.ErrorCode = 10005
 )
 
-// Config says what the streams of timerd are called and how they are made. The zero value is the default.
+// Config has the names and settings of timerd's streams. The zero value is the default.
 type Config struct {
 	keys.Names
-	// Replicas is how many servers of a NATS cluster keep each stream that is made, 1 if zero. A stream that is there
-	// already keeps its own number.
+	// Replicas is the number of NATS servers that keep each created stream, 1 if zero. An existing stream keeps its own
+	// number.
 	Replicas int
-	// MaxAge is how long the stream of firings keeps them if it is made: 7 days if zero, for ever if negative. It must not
-	// be shorter than 2 minutes, the duplicate window.
+	// MaxAge is the age limit of a created stream of firings: 7 days if zero, none if negative. It must not be shorter
+	// than 2 minutes, the duplicate window.
 	MaxAge time.Duration
-	// MaxBytes is how large that stream may become if it is made, without limit if zero. Then the oldest firings go first,
-	// whether they were consumed or not. Where the account demands a limit of every stream, the others get a part of it, and
-	// take nothing more once they are full.
+	// MaxBytes limits a created stream of firings; zero means no limit. At the limit the oldest firings go first,
+	// consumed or not. If the account demands a limit of every stream, the others get a part of MaxBytes, and accept no
+	// more messages once full.
 	MaxBytes int64
-	// Installation is the identity that the streams which are made get, and that the others must not contradict; see
-	// [Join]. Empty, it is not looked at.
+	// Installation is the identity for created streams; existing ones must not have another one; see [Join]. Empty
+	// means not checked.
 	Installation string
-	// MinDuplicates is the shortest duplicate window with which a stream of firings or dead letters is accepted, 30 s
-	// if zero. It must be longer than the lease of a claim: until then a crashed timerd's firings are published again.
+	// MinDuplicates is the shortest accepted duplicate window of the streams of firings and dead letters, 30 s if zero.
+	// It must be longer than the lease of a claim: until the lease ends, a crashed timerd's firings are published
+	// again.
 	MinDuplicates time.Duration
 }
 
 // minDuplicates returns MinDuplicates, or its default.
 func (s Config) minDuplicates() time.Duration { return cmp.Or(s.MinDuplicates, defaultMinDuplicates) }
 
-// configs returns the streams as they are made where missing.
+// configs returns the streams, as created if missing.
 func (s Config) configs() []jetstream.StreamConfig {
 	common := jetstream.StreamConfig{
 		Storage:     jetstream.FileStorage,
@@ -86,7 +87,7 @@ func (s Config) configs() []jetstream.StreamConfig {
 	fired, retry, dead := common, common, common
 	fired.Name, fired.Subjects = s.FiredStream(), []string{s.SubjectAll(keys.Fired)}
 	fired.Description = "timerd: firings of timers"
-	fired.AllowAtomicPublish = true // a server that is too old for it passes over it
+	fired.AllowAtomicPublish = true // ignored by a server too old for it
 	fired.MaxAge, fired.MaxBytes = max(cmp.Or(s.MaxAge, firedMaxAge), 0), s.MaxBytes
 	retry.Name, retry.Subjects = s.RetryStream(), []string{s.SubjectAll(keys.Retry)}
 	retry.Description = "timerd: requests to fire again"
@@ -96,7 +97,7 @@ func (s Config) configs() []jetstream.StreamConfig {
 	return []jetstream.StreamConfig{fired, retry, dead}
 }
 
-// delivery returns the stream of what came of calls of HTTP endpoints, as it is made where missing.
+// delivery returns the stream of the results of webhook calls, as created if missing.
 func (s Config) delivery() jetstream.StreamConfig {
 	c := s.configs()[0]
 	c.AllowAtomicPublish = false
@@ -110,7 +111,8 @@ func (s Config) delivery() jetstream.StreamConfig {
 func EnsureDelivery(ctx context.Context, js jetstream.JetStream, s Config) error {
 	s, err := s.ofFired(ctx, js)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return fmt.Errorf("JetStream has no stream %s: timerd makes it at its start; TIMERD_STREAM names another one", s.FiredStream())
+		return fmt.Errorf("JetStream has no stream %s: timerd makes it at its start; TIMERD_STREAM names another one",
+			s.FiredStream())
 	}
 	if err != nil {
 		return fmt.Errorf("stream %s: %w", s.FiredStream(), err)
@@ -118,9 +120,10 @@ func EnsureDelivery(ctx context.Context, js jetstream.JetStream, s Config) error
 	return errors.Join(s.ensure(ctx, js, s.delivery())...)
 }
 
-// CheckDelivery is Check for the stream of deliveries alone, which EnsureDelivery makes. info is nil
-// where it is missing: then nothing is delivered to HTTP endpoints.
-func CheckDelivery(ctx context.Context, js jetstream.JetStream, s Config) (info *jetstream.StreamInfo, faults []*Fault, err error) {
+// CheckDelivery is Check for the stream of deliveries alone, which EnsureDelivery creates. info is nil if it is
+// missing: then nothing is delivered to HTTP endpoints.
+func CheckDelivery(ctx context.Context, js jetstream.JetStream,
+	s Config) (info *jetstream.StreamInfo, faults []*Fault, err error) {
 	info, err = streamInfo(ctx, js, s.DeliveryStream())
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, nil, nil
@@ -134,7 +137,7 @@ func CheckDelivery(ctx context.Context, js jetstream.JetStream, s Config) (info 
 	return info, s.faults(s.delivery(), info.Config), nil
 }
 
-// ofFired returns s with the installation that the stream of firings belongs to.
+// ofFired returns s with the installation of the stream of firings.
 func (s Config) ofFired(ctx context.Context, js jetstream.JetStream) (Config, error) {
 	info, err := streamInfo(ctx, js, s.FiredStream())
 	if err == nil {
@@ -143,14 +146,14 @@ func (s Config) ofFired(ctx context.Context, js jetstream.JetStream) (Config, er
 	return s, err
 }
 
-// Fault is one thing that is wrong with a stream, or with what NATS lets through.
+// Fault is one fault of a stream, or of a NATS server's limits.
 type Fault struct {
 	Stream string // "" if it is about the NATS server
 	What   string // the problem
 	Remedy string // what to do, mostly a command
-	// Warning says that timerd works with it, but keeps less than it could.
+	// Warning means that timerd works, but with less protection.
 	Warning bool
-	// Owner is the installation that the stream belongs to, if the problem is that this is another one.
+	// Owner is the stream's installation, if the fault is that it belongs to another one.
 	Owner string
 }
 
@@ -167,7 +170,7 @@ func (f *Fault) Problem() string {
 	return "stream " + f.Stream + ": " + f.What
 }
 
-// Finding returns what a check finds by it.
+// Finding returns the fault as a check's finding.
 func (f *Fault) Finding(check string) diag.Finding {
 	found := diag.Finding{Level: diag.Fail, Check: check, Text: f.What, Fix: f.Remedy}
 	if f.Warning {
@@ -179,17 +182,17 @@ func (f *Fault) Finding(check string) diag.Finding {
 	return found
 }
 
-// Ensure makes the streams that are missing. It uses one that is there as it is, if it does what timerd needs,
-// and never changes it. Several timerds may call it at the same time. Of several installations that make the same
-// streams at the same time, the one that makes the first stream makes them all: the others make none after the first
-// that is another's. The error joins everything that stands in the way: a Fault says how to fix it, any other error
-// is worth another try.
+// Ensure creates missing streams. It never changes an existing one, and accepts it if it fits. Several timerds may call
+// it at the same time. If several installations create the same streams at the same time, the creator of the first
+// stream creates them all: the others stop at the first stream that is another's. The error joins all obstacles: a
+// Fault has its fix, any other error is worth another try.
 func Ensure(ctx context.Context, js jetstream.JetStream, s Config) error {
 	faults := blocking(s.serverFaults(js))
 	for _, want := range s.configs() {
 		found := s.ensure(ctx, js, want)
 		for _, err := range found {
-			if !slices.ContainsFunc(faults, func(other error) bool { return other.Error() == err.Error() }) { // one limit may refuse several
+			if !slices.ContainsFunc(faults, func(other error) bool { return other.Error() == err.Error() }) {
+				// one limit may refuse several streams
 				faults = append(faults, err)
 			}
 		}
@@ -200,18 +203,19 @@ func Ensure(ctx context.Context, js jetstream.JetStream, s Config) error {
 	return errors.Join(faults...)
 }
 
-// Bury publishes an event as a dead letter and waits until it is stored. It tries once, and makes the stream if there is none: then
-// the next try may work.
+// Bury publishes an event as a dead letter and waits until it is stored. It tries once. If the stream is missing, it
+// creates it, so that the next try may work.
 func Bury(ctx context.Context, js jetstream.JetStream, s Config, e event.Event) error {
-	err := deadletter.Publish(ctx, js, s.SubjectPrefix(), e, jetstream.WithExpectStream(s.DeadStream()), jetstream.WithRetryAttempts(0))
+	err := deadletter.Publish(ctx, js, s.SubjectPrefix(), e, jetstream.WithExpectStream(s.DeadStream()),
+		jetstream.WithRetryAttempts(0))
 	if errors.Is(err, jetstream.ErrNoStreamResponse) {
 		err = errors.Join(err, Ensure(ctx, js, s))
 	}
 	return err
 }
 
-// Check tells what is wrong with the streams without changing anything. A missing stream is no fault: its name
-// is in missing. The error means that NATS did not answer.
+// Check returns the faults of the streams, and changes nothing. A missing stream is no fault: its name is in missing.
+// The error means that NATS did not answer.
 func Check(ctx context.Context, js jetstream.JetStream, s Config) (faults []*Fault, missing []string, err error) {
 	faults = s.serverFaults(js)
 	for _, want := range s.configs() {
@@ -223,9 +227,11 @@ func Check(ctx context.Context, js jetstream.JetStream, s Config) (faults []*Fau
 			return nil, nil, fmt.Errorf("stream %s: %w", want.Name, err)
 		default:
 			faults = append(faults, s.faults(want, info.Config)...)
-			if is := info.Config; want.AllowAtomicPublish && !is.AllowAtomicPublish && is.Storage == jetstream.FileStorage && TakesBatches(js) {
+			if is := info.Config; want.AllowAtomicPublish && !is.AllowAtomicPublish &&
+				is.Storage == jetstream.FileStorage && TakesBatches(js) {
 				faults = append(faults, &Fault{
-					Stream: want.Name, Warning: true, Remedy: "nats stream edit " + want.Name + " --allow-batch --force",
+					Stream: want.Name, Warning: true, Remedy: "nats stream edit " + want.Name +
+						" --allow-batch --force",
 					What: "it takes no batches, so where NATS syncs each message to disk firings may wait for it",
 				})
 			}
@@ -234,7 +240,7 @@ func Check(ctx context.Context, js jetstream.JetStream, s Config) (faults []*Fau
 	return faults, missing, nil
 }
 
-// blocking returns those of some faults with which timerd does not work.
+// blocking returns the faults that keep timerd from working.
 func blocking(faults []*Fault) (errs []error) {
 	for _, fault := range faults {
 		if !fault.Warning {
@@ -253,7 +259,7 @@ func streamInfo(ctx context.Context, js jetstream.JetStream, name string) (*jets
 	return stream.CachedInfo(), nil
 }
 
-// serverFaults checks what the connected server lets through.
+// serverFaults checks the connected server's limits.
 func (s Config) serverFaults(js jetstream.JetStream) []*Fault {
 	if most := js.Conn().MaxPayload(); most > 0 && most < minMessageBytes {
 		return []*Fault{{
@@ -264,7 +270,7 @@ func (s Config) serverFaults(js jetstream.JetStream) []*Fault {
 	return nil
 }
 
-// ensure makes one stream or checks the one that is there. It returns what stands in the way.
+// ensure creates one stream, or checks the existing one. It returns the obstacles.
 func (s Config) ensure(ctx context.Context, js jetstream.JetStream, want jetstream.StreamConfig) []error {
 	info, err := streamInfo(ctx, js, want.Name)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
@@ -280,7 +286,8 @@ func (s Config) ensure(ctx context.Context, js jetstream.JetStream, want jetstre
 		case code == codeNoReplicas:
 			return []error{&Fault{
 				Stream: want.Name,
-				What:   fmt.Sprintf("cannot be made with %d replicas: the NATS server is not part of a cluster", want.Replicas),
+				What: fmt.Sprintf("cannot be made with %d replicas: the NATS server is not part of a cluster",
+					want.Replicas),
 				Remedy: "set TIMERD_STREAM_REPLICAS to 1, or name the servers of a NATS cluster in TIMERD_NATS_URL",
 			}}
 		case errors.Is(err, jetstream.ErrStreamNameAlreadyInUse):
@@ -308,7 +315,8 @@ func (s Config) overlaps(ctx context.Context, js jetstream.JetStream, want jetst
 		}
 		fix := "set TIMERD_SUBJECT_PREFIX to a prefix that no stream takes; or remove the other stream"
 		if len(keep) > 0 {
-			fix = fmt.Sprintf("set TIMERD_SUBJECT_PREFIX to a prefix that no stream takes; or, to take them from the other stream: nats stream edit %s --subjects '%s' --force",
+			fix = fmt.Sprintf("set TIMERD_SUBJECT_PREFIX to a prefix that no stream takes; or, to take them from the "+
+				"other stream: nats stream edit %s --subjects '%s' --force",
 				other.Config.Name, strings.Join(keep, ","))
 		}
 		faults = append(faults, &Fault{
@@ -319,7 +327,8 @@ func (s Config) overlaps(ctx context.Context, js jetstream.JetStream, want jetst
 		})
 	}
 	if err := others.Err(); err != nil {
-		faults = append(faults, fmt.Errorf("stream %s: another stream takes its subjects %s; looking for it: %w", want.Name, want.Subjects[0], err))
+		faults = append(faults, fmt.Errorf("stream %s: another stream takes its subjects %s; looking for it: %w",
+			want.Name, want.Subjects[0], err))
 	}
 	return faults
 }

@@ -43,7 +43,8 @@ func TestEnsureStreamsMakesTheStreams(t *testing.T) {
 	} {
 		c := streamConfig(t, js, want.name)
 		if !slices.Equal(c.Subjects, []string{want.subject}) || c.Retention != want.retention || c.MaxAge != want.age ||
-			c.Storage != jetstream.FileStorage || c.Duplicates != 2*time.Minute || c.MaxMsgs != -1 || c.MaxBytes != -1 || c.MaxMsgsPerSubject != -1 {
+			c.Storage != jetstream.FileStorage || c.Duplicates != 2*time.Minute || c.MaxMsgs != -1 ||
+			c.MaxBytes != -1 || c.MaxMsgsPerSubject != -1 {
 			t.Errorf("stream %s was made as %+v", want.name, c)
 		}
 	}
@@ -61,7 +62,8 @@ func TestEnsureStreamsWithOtherNames(t *testing.T) {
 	js := testenv.NATS(t).JetStream()
 	s := streams.Config{Names: keys.Names{Prefix: "acme.timers", Stream: "ACME"}}
 	faults, missing, err := streams.Check(t.Context(), js, s)
-	if want := []string{"ACME", "ACME_RETRY", "ACME_DEAD"}; len(faults) > 0 || err != nil || !slices.Equal(missing, want) {
+	if want := []string{"ACME", "ACME_RETRY", "ACME_DEAD"}; len(faults) > 0 || err != nil ||
+		!slices.Equal(missing, want) {
 		t.Errorf("CheckStreams finds faults %v, missing %v, error %v, want missing %v", faults, missing, err, want)
 	}
 	for range 2 {
@@ -98,7 +100,7 @@ func TestEnsureStreamsWithLimits(t *testing.T) {
 				t.Errorf("with %+v %s was made as %+v", c.limits, name, other)
 			}
 		}
-		// Those that are there stay as they are, and fit whatever is asked for now.
+		// Existing streams stay as they are, and fit any present settings.
 		for _, later := range []streams.Config{{}, {MaxAge: 2 * time.Hour, MaxBytes: 1 << 20}, {MaxAge: -1}} {
 			faults, missing, err := streams.Check(t.Context(), js, later)
 			if len(faults)+len(missing) > 0 || err != nil {
@@ -118,7 +120,8 @@ func TestEnsureStreamsWithoutACluster(t *testing.T) {
 	t.Parallel()
 	js := testenv.NATS(t).JetStream()
 	err := streams.Ensure(t.Context(), js, streams.Config{Replicas: 3})
-	if fault, ok := errors.AsType[*streams.Fault](err); !ok || !strings.Contains(fault.Error(), "cannot be made with 3 replicas") ||
+	if fault, ok := errors.AsType[*streams.Fault](err); !ok ||
+		!strings.Contains(fault.Error(), "cannot be made with 3 replicas") ||
 		!strings.Contains(fault.Remedy, "TIMERD_STREAM_REPLICAS") {
 		t.Errorf("got %v", err)
 	}
@@ -144,7 +147,8 @@ func TestEnsureStreamsUsesAFittingStreamAsItIs(t *testing.T) {
 	js := testenv.NATS(t).JetStream()
 	mine := jetstream.StreamConfig{
 		Name: "TIMERS", Subjects: []string{"orders.*", "timers.fired.>"}, Storage: jetstream.FileStorage,
-		MaxAge: time.Hour, MaxMsgs: 1000, Discard: jetstream.DiscardNew, Duplicates: 30 * time.Second, Description: "mine",
+		MaxAge: time.Hour, MaxMsgs: 1000, Discard: jetstream.DiscardNew, Duplicates: 30 * time.Second,
+		Description: "mine",
 	}
 	if _, err := js.CreateStream(t.Context(), mine); err != nil {
 		t.Fatal(err)
@@ -154,12 +158,14 @@ func TestEnsureStreamsUsesAFittingStreamAsItIs(t *testing.T) {
 		t.Fatal(err)
 	}
 	after := streamConfig(t, js, "TIMERS")
-	if after.Description != before.Description || after.MaxMsgs != before.MaxMsgs || !slices.Equal(after.Subjects, before.Subjects) {
+	if after.Description != before.Description || after.MaxMsgs != before.MaxMsgs ||
+		!slices.Equal(after.Subjects, before.Subjects) {
 		t.Errorf("the stream became %+v", after)
 	}
 }
 
-func TestEnsureStreamsRefusesWhatDoesNotFit(t *testing.T) {
+// A stream that timerd cannot use is refused with the fix, and stays as it is.
+func TestEnsureStreamsRefusesMisfits(t *testing.T) {
 	t.Parallel()
 	js := testenv.NATS(t).JetStream()
 	for _, c := range []struct {
@@ -169,21 +175,25 @@ func TestEnsureStreamsRefusesWhatDoesNotFit(t *testing.T) {
 	}{
 		{
 			"subjects", func(c *jetstream.StreamConfig) { c.Subjects = []string{"orders.>", "timers.fired.app1.>"} },
-			"stream TIMERS: it takes orders.>, timers.fired.app1.>, not timers.fired.>; to fix it: nats stream edit TIMERS --subjects 'orders.>,timers.fired.>'",
+			"stream TIMERS: it takes orders.>, timers.fired.app1.>, not timers.fired.>; to fix it: nats stream edit " +
+				"TIMERS --subjects 'orders.>,timers.fired.>'",
 		},
 		{
 			"mirror", func(c *jetstream.StreamConfig) {
 				c.Subjects, c.Mirror = nil, &jetstream.StreamSource{Name: "OTHER"}
 			},
-			"stream TIMERS: it mirrors stream OTHER, so nothing can be published to it; to fix it: set TIMERD_STREAM to another name; or, once nobody needs this one: nats stream rm TIMERS",
+			"stream TIMERS: it mirrors stream OTHER, so nothing can be published to it; to fix it: set TIMERD_STREAM " +
+				"to another name; or, once nobody needs this one: nats stream rm TIMERS",
 		},
 		{
 			"work queue", func(c *jetstream.StreamConfig) { c.Retention = jetstream.WorkQueuePolicy },
-			"stream TIMERS: its retention is WorkQueue, want Limits; to fix it: set TIMERD_STREAM to another name; or, once nobody needs this one: nats stream rm TIMERS",
+			"stream TIMERS: its retention is WorkQueue, want Limits; to fix it: set TIMERD_STREAM to another name; " +
+				"or, once nobody needs this one: nats stream rm TIMERS",
 		},
 		{
 			"interest", func(c *jetstream.StreamConfig) { c.Retention = jetstream.InterestPolicy },
-			"stream TIMERS: its retention is Interest, want Limits; to fix it: nats stream edit TIMERS --retention=limits",
+			"stream TIMERS: its retention is Interest, want Limits; to fix it: nats stream edit TIMERS " +
+				"--retention=limits",
 		},
 		{
 			"no acks", func(c *jetstream.StreamConfig) { c.NoAck = true },
@@ -191,49 +201,68 @@ func TestEnsureStreamsRefusesWhatDoesNotFit(t *testing.T) {
 		},
 		{
 			"duplicate window", func(c *jetstream.StreamConfig) { c.Duplicates = 5 * time.Second },
-			"stream TIMERS: its duplicate window is 5s, want at least 30s; to fix it: nats stream edit TIMERS --dupe-window=2m",
+			"stream TIMERS: its duplicate window is 5s, want at least 30s; to fix it: nats stream edit TIMERS " +
+				"--dupe-window=2m",
 		},
 		{
 			"small messages", func(c *jetstream.StreamConfig) { c.MaxMsgSize = 1000 },
-			"stream TIMERS: it takes messages of up to 1000 bytes, too few for the event of a long key; to fix it: nats stream edit TIMERS --max-msg-size=-1",
+			"stream TIMERS: it takes messages of up to 1000 bytes, too few for the event of a long key; to fix it: " +
+				"nats stream edit TIMERS --max-msg-size=-1",
 		},
 		{
 			"full by subject", func(c *jetstream.StreamConfig) {
 				c.Discard, c.DiscardNewPerSubject, c.MaxMsgsPerSubject = jetstream.DiscardNew, true, 10
 			},
-			"stream TIMERS: it refuses messages subject by subject, so one full subject would hold up the timers of all; to fix it: nats stream edit TIMERS --no-discard-per-subject",
+			"stream TIMERS: it refuses messages subject by subject, so one full subject would hold up the timers of " +
+				"all; to fix it: nats stream edit TIMERS --no-discard-per-subject",
 		},
 		{
 			"counter", func(c *jetstream.StreamConfig) { c.AllowMsgCounter, c.AllowDirect = true, true },
-			"stream TIMERS: it is a counter, so it takes no events; to fix it: set TIMERD_STREAM to another name; or, once nobody needs this one: nats stream rm TIMERS",
+			"stream TIMERS: it is a counter, so it takes no events; to fix it: set TIMERD_STREAM to another name; " +
+				"or, once nobody needs this one: nats stream rm TIMERS",
 		},
 		{
 			"retry requests with a limit", func(c *jetstream.StreamConfig) {
-				c.Name, c.Subjects, c.Retention, c.MaxAge = "TIMERS_RETRY", []string{"timers.retry.>"}, jetstream.WorkQueuePolicy, time.Hour
+				c.Name, c.Subjects, c.Retention, c.MaxAge = "TIMERS_RETRY", []string{"timers.retry.>"},
+					jetstream.WorkQueuePolicy, time.Hour
 			},
-			"stream TIMERS_RETRY: its limits drop requests before they are carried out; to fix it: nats stream edit TIMERS_RETRY --max-age=0 --max-msgs=-1 --max-bytes=-1 --max-msgs-per-subject=-1",
+			"stream TIMERS_RETRY: its limits drop requests before they are carried out; to fix it: nats stream edit " +
+				"TIMERS_RETRY --max-age=0 --max-msgs=-1 --max-bytes=-1 --max-msgs-per-subject=-1",
 		},
 		{
-			"retry requests not in a work queue", func(c *jetstream.StreamConfig) { c.Name, c.Subjects = "TIMERS_RETRY", []string{"timers.retry.>"} },
-			"stream TIMERS_RETRY: its retention is Limits, want WorkQueue; to fix it: set TIMERD_STREAM to another name; or, once nobody needs this one: nats stream rm TIMERS_RETRY",
+			"retry requests not in a work queue", func(c *jetstream.StreamConfig) {
+				c.Name, c.Subjects = "TIMERS_RETRY",
+					[]string{"timers.retry.>"}
+			},
+			"stream TIMERS_RETRY: its retention is Limits, want WorkQueue; to fix it: set TIMERD_STREAM to another " +
+				"name; or, once nobody needs this one: nats stream rm TIMERS_RETRY",
 		},
 		{
 			"another stream on the subjects", func(c *jetstream.StreamConfig) {
 				c.Name, c.Subjects = "OTHER", []string{"orders.>", "timers.fired.shop.>"}
 			},
-			"stream TIMERS: cannot be made for timers.fired.>, because stream OTHER takes orders.>, timers.fired.shop.>; to fix it: set TIMERD_SUBJECT_PREFIX to a prefix that no stream takes; or, to take them from the other stream: nats stream edit OTHER --subjects 'orders.>' --force",
+			"stream TIMERS: cannot be made for timers.fired.>, because stream OTHER takes orders.>, " +
+				"timers.fired.shop.>; to fix it: set TIMERD_SUBJECT_PREFIX to a prefix that no stream takes; or, to " +
+				"take them from the other stream: nats stream edit OTHER --subjects 'orders.>' --force",
 		},
 		{
-			"another stream on everything", func(c *jetstream.StreamConfig) { c.Name, c.Subjects = "OTHER", []string{"timers.>"} },
-			"stream TIMERS_DEAD: cannot be made for timers.dead.>, because stream OTHER takes timers.>; to fix it: set TIMERD_SUBJECT_PREFIX to a prefix that no stream takes; or remove",
+			"another stream on everything", func(c *jetstream.StreamConfig) {
+				c.Name, c.Subjects = "OTHER",
+					[]string{"timers.>"}
+			},
+			"stream TIMERS_DEAD: cannot be made for timers.dead.>, because stream OTHER takes timers.>; to fix it: " +
+				"set TIMERD_SUBJECT_PREFIX to a prefix that no stream takes; or remove",
 		},
 		{
 			"one stream for all", func(c *jetstream.StreamConfig) { c.Subjects = []string{"timers.>"} },
-			"stream TIMERS_RETRY: cannot be made for timers.retry.>, because stream TIMERS takes timers.>; to fix it: set TIMERD_SUBJECT_PREFIX to a prefix that no stream takes; or, to take them from the other stream: nats stream edit TIMERS --subjects 'timers.fired.>' --force",
+			"stream TIMERS_RETRY: cannot be made for timers.retry.>, because stream TIMERS takes timers.>; to fix " +
+				"it: set TIMERD_SUBJECT_PREFIX to a prefix that no stream takes; or, to take them from the other " +
+				"stream: nats stream edit TIMERS --subjects 'timers.fired.>' --force",
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			config := jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"}, Duplicates: time.Minute}
+			config := jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"},
+				Duplicates: time.Minute}
 			c.change(&config)
 			// The server may still be removing the files of the stream before.
 			testenv.Eventually(t, patience, func() error {
@@ -253,7 +282,9 @@ func TestEnsureStreamsRefusesWhatDoesNotFit(t *testing.T) {
 				return
 			}
 			faults, _, err := streams.Check(t.Context(), js, streams.Config{})
-			if err != nil || !slices.ContainsFunc(faults, func(f *streams.Fault) bool { return strings.Contains(f.Error(), c.want) }) {
+			if err != nil || !slices.ContainsFunc(faults, func(f *streams.Fault) bool {
+				return strings.Contains(f.Error(), c.want)
+			}) {
 				t.Errorf("CheckStreams finds %v, error %v", faults, err)
 			}
 		})
@@ -284,7 +315,8 @@ func TestSealedStreamIsRefused(t *testing.T) {
 	if _, err := js.UpdateStream(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
-	if err := streams.Ensure(t.Context(), js, streams.Config{}); err == nil || !strings.Contains(err.Error(), "stream TIMERS: it is sealed") {
+	if err := streams.Ensure(t.Context(), js, streams.Config{}); err == nil ||
+		!strings.Contains(err.Error(), "stream TIMERS: it is sealed") {
 		t.Errorf("error is %v", err)
 	}
 }
@@ -318,7 +350,8 @@ func TestStreamsWithoutBatchesAreWarnedOf(t *testing.T) {
 		t.Fatal(err)
 	}
 	faults, _, err := streams.Check(t.Context(), js, streams.Config{})
-	if err != nil || len(faults) != 1 || !faults[0].Warning || faults[0].Fix() != "nats stream edit TIMERS --allow-batch --force" {
+	if err != nil || len(faults) != 1 || !faults[0].Warning ||
+		faults[0].Fix() != "nats stream edit TIMERS --allow-batch --force" {
 		t.Errorf("%v, %v", faults, err)
 	}
 	config.AllowAtomicPublish = true
@@ -334,7 +367,8 @@ func TestTooSmallMaxPayloadIsRefused(t *testing.T) {
 	t.Parallel()
 	js := testenv.NATS(t, func(o *server.Options) { o.MaxPayload = 4096 }).JetStream()
 	err := streams.Ensure(t.Context(), js, streams.Config{})
-	if want := "NATS server: max_payload is 4096 bytes, too small for the event of a long key; to fix it: set max_payload to 16384 or more"; err == nil || !strings.Contains(err.Error(), want) {
+	if want := "NATS server: max_payload is 4096 bytes, too small for the event of a long key; to fix it: set " +
+		"max_payload to 16384 or more"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("error is %v, want %s", err, want)
 	}
 }

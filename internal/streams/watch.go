@@ -15,63 +15,66 @@ import (
 )
 
 const (
-	// watchInterval is how often Redis and the streams are looked at.
+	// watchInterval is the interval of looks at Redis and the streams.
 	watchInterval = 2 * time.Second
-	// markPause is how long to wait before another try to mark a stream.
+	// markPause is the pause before another try to mark a stream.
 	markPause = time.Minute
-	// twinInterval is how often others of the installation are asked which Redis they serve, and twinAgain how soon one
-	// that serves another Redis is asked again: it may be in the middle of a failover.
+	// twinInterval is the interval of questions to the installation's other timerds for their Redis. After an answer of
+	// another Redis the next question comes after twinAgain: that timerd may be in the middle of a failover.
 	twinInterval = 30 * time.Second
 	twinAgain    = 5 * time.Second
 	twinTime     = time.Second
-	// After mostUnheard questions in a row that nobody heard though NATS is there, as without the rights to ask, the next
+	// If nobody received mostUnheard questions in a row and NATS is there, the right to ask is missing: the next one
 	// comes after unheardPause.
 	mostUnheard  = 3
 	unheardPause = 10 * time.Minute
 )
 
-// state is what a member knows.
+// state holds the results of a member's checks of Redis and the streams.
 type state struct {
 	id             string
 	joined         bool  // Redis has the identity
-	foreignRedis   error // Redis belongs to another installation by now
-	foreignStreams error // streams do
-	unread         error // Redis does not tell
+	foreignRedis   error // Redis belongs to another installation now
+	foreignStreams error // streams belong to another installation
+	unread         error // the identity in Redis cannot be read
 	twin           error // a timerd of the installation serves another Redis
 
 	unmarked error // a stream has no mark, and gets none
-	unasked  bool  // other timerds cannot be asked which Redis they serve
+	unasked  bool  // other timerds cannot be asked for their Redis
 }
 
-// Permit returns nil while the streams are the installation's, as far as is known, and otherwise what is wrong: then
-// nothing is to be published to them or taken from them. Timers wait in Redis and retry requests in their stream, so
-// nothing is lost, and nothing reaches a stream in which another installation's event could pass for it. It answers from
-// memory.
+// Permit returns nil while the streams are the installation's, as far as known, and otherwise the fault: then timerd
+// must not publish to them or take from them. Timers wait in Redis, and retry requests in their stream, so nothing is
+// lost; and no event gets into a stream where it could pass for another installation's. It answers from memory.
 func (m *Member) Permit() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return errors.Join(m.state.foreignRedis, m.state.foreignStreams)
 }
 
-// Healthy is Permit with what else an operator should know: that Redis does not tell its identity, or that a timerd of
-// the same installation serves another Redis, as after a copy of Redis was started.
+// Healthy is Permit with further faults for an operator: the identity in Redis cannot be read, or a timerd of the same
+// installation serves another Redis, as after the start of a copy of Redis.
 func (m *Member) Healthy() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return errors.Join(m.state.foreignRedis, m.state.foreignStreams, m.state.unread, m.state.twin)
 }
 
-// Guarded returns nil while the member can do what guards the installation against another one, and otherwise what it
-// cannot. Timers fire and are heard meanwhile.
+// Guarded returns nil while the member can guard the installation against another one, and otherwise the missing
+// protections. Timers fire meanwhile.
 func (m *Member) Guarded() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	var cannot []string
 	if m.state.unasked {
-		cannot = append(cannot, "other timerds of this installation cannot be asked whether they serve the same Redis, so a running copy of it would not be noticed")
+		cannot = append(cannot,
+			"other timerds of this installation cannot be asked whether they serve the same Redis, so a running copy "+
+				"of it would not be noticed")
 	}
 	if m.state.unmarked != nil {
-		cannot = append(cannot, "a stream has no mark of this installation, so another one may take it for its own: "+m.state.unmarked.Error())
+		cannot = append(cannot,
+			"a stream has no mark of this installation, so another one may take it for its own: "+
+				m.state.unmarked.Error())
 	}
 	if len(cannot) == 0 {
 		return nil
@@ -83,8 +86,8 @@ func (m *Member) Guarded() error {
 	}
 }
 
-// Run looks at Redis and the streams again and again until ctx ends: it puts an identity back that one of them has lost,
-// and notices one that has become another's. Then it ends the answers. Call it once.
+// Run looks at Redis and the streams again and again until ctx ends. It restores a lost identity, and notices if Redis
+// or a stream belongs to another installation. At the end, the member stops answering questions. Call it once.
 func (m *Member) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -98,17 +101,17 @@ func (m *Member) Run(ctx context.Context) error {
 	return m.leave()
 }
 
-// look looks at both sides once. What cannot be read now is as it was before.
+// look looks at both sides once. A side that cannot be read keeps its last state.
 func (m *Member) look(ctx context.Context) {
 	id, err := m.site.read(ctx)
 	was := m.ID()
 	if err == nil && id == "" {
 		if id, err = m.site.put(ctx, cmp.Or(was, newID())); err == nil && was != "" {
-			m.log.Warn("Redis has lost the identity of the installation, which is put back", "installation", was)
+			m.log.Warn("Redis has lost the identity of the installation; restoring it", "installation", was)
 		}
 	}
-	if err == nil && was == "" { // it could not tell at the start
-		m.log.Info("Redis tells its installation", "installation", id)
+	if err == nil && was == "" { // unknown at the start
+		m.log.Info("read this Redis's installation", "installation", id)
 		m.streams.Installation = id
 		err = m.enter(ctx, id)
 	}
@@ -122,12 +125,12 @@ func (m *Member) look(ctx context.Context) {
 	owners, failed := ownersOf(within, m.site.js, m.streams.configs()...)
 	cancel()
 	if failed != nil {
-		return // the publisher's own look at the stream tells
+		return // the publisher's own check reports this
 	}
 	foreign := m.foreign(owners)
 	m.update(func(s *state) { s.foreignStreams = foreign })
 	if err == nil && m.Permit() == nil {
-		m.mark(ctx, owners) // or the next look does
+		m.mark(ctx, owners) // else the next look tries again
 	}
 }
 
@@ -137,14 +140,15 @@ func (m *Member) changed(id string) error {
 	if id == was {
 		return nil
 	}
-	return fmt.Errorf("this Redis belonged to installation %.100q when timerd started and belongs to %.100q now, as if its data had been replaced; "+
-		"to fix it: restart timerd, which then tells whether the streams fit", was, id)
+	return fmt.Errorf("this Redis belonged to installation %.100q when timerd started and belongs to %.100q now, as "+
+		"if its data had been replaced; "+
+		"to fix it: restart timerd, which then checks the streams", was, id)
 }
 
-// lookForTwins asks the others of the installation which Redis they serve, until ctx ends.
+// lookForTwins asks the installation's other timerds for their Redis, until ctx ends.
 func (m *Member) lookForTwins(ctx context.Context) {
 	suspected := false
-	unheard := 0 // questions in a row that not even this member answered
+	unheard := 0 // questions in a row without even this member's answer
 	for {
 		twin, heard, err := m.twin(ctx)
 		switch {
@@ -179,11 +183,11 @@ func (m *Member) lookForTwins(ctx context.Context) {
 	}
 }
 
-// errNoID says that nobody can be asked, because it is not known yet for whom.
+// errNoID means that no question is possible, because the installation is unknown yet.
 var errNoID = errors.New("the installation is not known yet")
 
-// twin asks once. It returns an error about a timerd that serves another Redis, and whether this member has heard the
-// question itself. err says that nobody could be asked.
+// twin asks the installation's other timerds for their Redis, once. It returns an error about a timerd that serves
+// another Redis, and whether this member received the question itself. err means that the question could not be asked.
 func (m *Member) twin(ctx context.Context) (twin error, heard bool, err error) {
 	isTwin := func(a Answer) bool { return a.Elsewhere() && a.Instance != m.instance }
 	id := m.ID()
@@ -194,8 +198,10 @@ func (m *Member) twin(ctx context.Context) (twin error, heard bool, err error) {
 	for _, a := range found {
 		heard = true
 		if isTwin(a) {
-			twin = fmt.Errorf("%.100q is of the same installation %.100q and serves another Redis, which may be a copy of this one; "+
-				"to fix it: stop one of the two, or give it streams of its own with TIMERD_SUBJECT_PREFIX and TIMERD_STREAM, delete %s in its Redis, and restart it",
+			twin = fmt.Errorf("%.100q is of the same installation %.100q and serves another Redis, which may be a "+
+				"copy of this one; "+
+				"to fix it: stop one of the two, or give it streams of its own with TIMERD_SUBJECT_PREFIX and "+
+				"TIMERD_STREAM, delete %s in its Redis, and restart it",
 				a.Instance, id, keys.Installation)
 		}
 	}

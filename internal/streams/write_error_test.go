@@ -15,7 +15,8 @@ import (
 
 func TestWriteErrorsAtVersions(t *testing.T) {
 	t.Parallel()
-	for version, want := range map[string]bool{"2.10.0": false, "2.11.9": false, "2.12.0": false, "2.13.9": false, "2.14.0": true, "2.15.2": true, "3.0.0": true, "dev": false, "": false} {
+	for version, want := range map[string]bool{"2.10.0": false, "2.11.9": false, "2.12.0": false, "2.13.9": false,
+		"2.14.0": true, "2.15.2": true, "3.0.0": true, "dev": false, "": false} {
 		if streams.KeepsWriteErrors(version) != want {
 			t.Errorf("%q: asks %t, want %t", version, !want, want)
 		}
@@ -38,9 +39,11 @@ func asksFor(t *testing.T, w *streams.WriteErrors, js jetstream.JetStream, strea
 func TestWriteErrorsWithoutTheRight(t *testing.T) {
 	t.Parallel()
 	ns := testenv.NATS(t, func(o *server.Options) {
-		o.Users = []*server.User{{Username: "admin", Password: "a"}, {Username: "app", Password: "p", Permissions: &server.Permissions{
-			Publish: &server.SubjectPermission{Allow: []string{">"}, Deny: []string{"$JS.API.STREAM.MSG.DELETE.TIMERS"}},
-		}}}
+		o.Users = []*server.User{{Username: "admin", Password: "a"},
+			{Username: "app", Password: "p", Permissions: &server.Permissions{
+				Publish: &server.SubjectPermission{Allow: []string{">"},
+					Deny: []string{"$JS.API.STREAM.MSG.DELETE.TIMERS"}},
+			}}}
 		o.NoAuthUser = "admin"
 	})
 	admin, app := ns.JetStream(), ns.JetStream(nats.UserInfo("app", "p"))
@@ -66,7 +69,7 @@ func TestWriteErrorsWithoutTheRight(t *testing.T) {
 	}
 }
 
-// Nothing is asked of a stream with replicas: there the question goes through Raft.
+// A stream with replicas gets no request: it would go through Raft.
 func TestWriteErrorsOfReplicasCluster(t *testing.T) {
 	t.Parallel()
 	js := testenv.NATSCluster(t)[0].JetStream()
@@ -74,7 +77,8 @@ func TestWriteErrorsOfReplicasCluster(t *testing.T) {
 		testenv.Eventually(t, time.Minute, func() error {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 5*time.Second)
 			defer cancel()
-			_, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{Name: stream, Subjects: []string{stream}, Replicas: replicas})
+			_, err := js.CreateOrUpdateStream(ctx, jetstream.StreamConfig{Name: stream, Subjects: []string{stream},
+				Replicas: replicas})
 			return err
 		}, "a stream")
 		if n, want := asksFor(t, new(streams.WriteErrors), js, stream), uint64(3-min(replicas, 2)); n != want {

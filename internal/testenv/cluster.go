@@ -11,7 +11,7 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv/lab"
 )
 
-// clusterNodeTimeout is after what silence the nodes of a cluster take one for failed.
+// clusterNodeTimeout is the silence after which the nodes of a cluster consider one failed.
 const clusterNodeTimeout = time.Second
 
 // RedisCluster is a Redis Cluster of child processes. Its methods are for the test's goroutine.
@@ -41,7 +41,7 @@ func Cluster(t testing.TB, masters int, replicas bool, opts ...devserver.RedisOp
 	return c
 }
 
-// AwaitOK waits until every running node finds that the cluster works, all agree on who has which slots, and every
+// AwaitOK waits until every running node finds that the cluster works, all agree on the owners of the slots, and every
 // running replica follows its master. While all nodes run, each master has its replica then.
 func (c *RedisCluster) AwaitOK() {
 	c.t.Helper()
@@ -107,8 +107,8 @@ func (c *RedisCluster) CloseSlot(slot int, from, to *RedisServer) {
 	c.fatal(c.cluster.CloseSlot(c.t.Context(), slot, from.Redis, to.Redis))
 }
 
-// MoveSlots moves the slots from first to last, and returns once all nodes agree. It reports whether the servers moved them by themselves, in
-// one step; elsewhere each was moved key by key.
+// MoveSlots moves the slots from first to last, and returns once all nodes agree. It reports whether the servers moved
+// them by themselves, in one step; elsewhere each was moved key by key.
 func (c *RedisCluster) MoveSlots(first, last int, from, to *RedisServer) (atomic bool) {
 	c.t.Helper()
 	atomic, err := c.cluster.MoveSlots(c.t.Context(), first, last, from.Redis, to.Redis)

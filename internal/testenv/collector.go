@@ -47,8 +47,8 @@ type Collector struct {
 	last uint64 // highest Seq in all
 }
 
-// Collect collects the messages of a stream, those that it holds already too, until t ends. Given subjects, which may
-// have wildcards, it collects only theirs. It waits for the stream to be made.
+// Collect collects the messages of a stream, existing ones too, until t ends. Given subjects, perhaps with wildcards,
+// it collects only theirs. It waits until the stream exists.
 func Collect(t testing.TB, js jetstream.JetStream, stream string, subjects ...string) *Collector {
 	t.Helper()
 	c := &Collector{
@@ -63,7 +63,7 @@ func Collect(t testing.TB, js jetstream.JetStream, stream string, subjects ...st
 // consumeTimeout bounds one try to consume: a cluster without a leader does not answer.
 const consumeTimeout = 5 * time.Second
 
-// consume begins to consume after what was collected so far.
+// consume begins to consume after the messages collected so far.
 func (c *Collector) consume() error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.t.Context()), consumeTimeout)
 	defer cancel()
@@ -85,8 +85,8 @@ func (c *Collector) stop() {
 	<-c.consuming.Closed()
 }
 
-// renew consumes anew if the stream has more than was collected: after a restart of the server an ordered consumer may
-// stand still.
+// renew starts another consumer if the stream has more than was collected: after a restart of the server an ordered
+// consumer may stand still.
 func (c *Collector) renew() {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.t.Context()), time.Second)
 	defer cancel()
@@ -102,7 +102,7 @@ func (c *Collector) renew() {
 }
 
 // Wait waits until the collector has n messages and returns them. Fewer than n at the end of timeout, or more than n at
-// any time, end the test. It returns as soon as there are n: Stays tells whether it stays at that.
+// any time, end the test. It returns as soon as there are n: Stays checks that no more come.
 func (c *Collector) Wait(n int, timeout time.Duration) []Message {
 	c.t.Helper()
 	return c.WaitFunc(timeout, func(all []Message) error {
@@ -145,7 +145,7 @@ func (c *Collector) WaitFunc(timeout time.Duration, done func(all []Message) err
 }
 
 // Stays watches for the length of window and ends the test as soon as the collector has other than n messages. Use it
-// with the time in which a surplus would have to show.
+// with a time within which a surplus must show.
 func (c *Collector) Stays(n int, window time.Duration) {
 	c.t.Helper()
 	over := time.NewTimer(window)
@@ -203,7 +203,7 @@ func (c *Collector) receive(msg jetstream.Msg) {
 		return
 	}
 	c.mu.Lock()
-	// A consumer that was made anew after an outage may repeat what it delivered.
+	// A consumer created again after an outage may repeat deliveries.
 	if m.Seq > c.last {
 		c.all = append(c.all, m)
 		c.last = m.Seq

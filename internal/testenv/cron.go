@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// CronCase is an expression, and what becomes of it.
+// CronCase is an expression with its results.
 type CronCase struct {
 	Expression string `json:"expression"`
 	Zone       string `json:"zone"`

@@ -12,13 +12,13 @@ import (
 	"github.com/timerd-io/timerd/internal/devserver"
 )
 
-// leakPatience is how long goroutines get to end: a Redis client whose dials failed notices only a second later that it
+// leakPatience is the time for goroutines to end: after failed dials a Redis client notices only a second later that it
 // is closed, and a busy machine is slow.
 const leakPatience = time.Minute
 
 // NoLeaks fails t when goroutines that t started are still running at its end. Call it first: the check then comes
-// after every other cleanup, when servers and clients are closed. It cannot tell tests apart that run in parallel; for
-// them there is Main.
+// after every other cleanup, when servers and clients are closed. It cannot distinguish parallel tests; use Main for
+// them.
 func NoLeaks(t testing.TB) {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
@@ -38,7 +38,8 @@ func Main(m *testing.M, except ...string) {
 	for _, function := range except {
 		ignored = append(ignored, goleak.IgnoreAnyFunction(function))
 	}
-	if err := devserver.Until(context.Background(), leakPatience, func() error { return goleak.Find(ignored...) }); err != nil {
+	if err := devserver.Until(context.Background(), leakPatience,
+		func() error { return goleak.Find(ignored...) }); err != nil {
 		fmt.Fprintln(os.Stderr, "goroutines left behind:", err)
 		code = max(code, 1)
 	}

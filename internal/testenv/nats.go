@@ -111,8 +111,8 @@ func (s *NATSServer) JetStream(opts ...nats.Option) jetstream.JetStream {
 	return js
 }
 
-// LimitAccount lets an account of the server's options use JetStream, with so many bytes of file storage; -1 for all that
-// there is. Call it before clients of the account connect. It is gone when the server stops.
+// LimitAccount lets an account of the server's options use JetStream, with a limit on file storage, in bytes; -1 for
+// none. Call it before clients of the account connect. It is gone when the server stops.
 func (s *NATSServer) LimitAccount(name string, bytes int64) {
 	s.t.Helper()
 	account, err := s.server.LookupAccount(name)
@@ -131,7 +131,8 @@ func (s *NATSServer) Limit(set func(*server.JetStreamAccountLimits)) {
 	s.t.Helper()
 	limits := noLimits()
 	set(&limits)
-	if err := s.server.GlobalAccount().UpdateJetStreamLimits(map[string]server.JetStreamAccountLimits{"": limits}); err != nil {
+	if err := s.server.GlobalAccount().UpdateJetStreamLimits(
+		map[string]server.JetStreamAccountLimits{"": limits}); err != nil {
 		s.t.Fatalf("testenv: %v", err)
 	}
 }
@@ -146,7 +147,8 @@ func (s *NATSServer) DisableJetStream() {
 
 func noLimits() server.JetStreamAccountLimits {
 	return server.JetStreamAccountLimits{
-		MaxMemory: -1, MaxStore: -1, MaxStreams: -1, MaxConsumers: -1, MaxAckPending: -1, MemoryMaxStreamBytes: -1, StoreMaxStreamBytes: -1,
+		MaxMemory: -1, MaxStore: -1, MaxStreams: -1, MaxConsumers: -1, MaxAckPending: -1, MemoryMaxStreamBytes: -1,
+		StoreMaxStreamBytes: -1,
 	}
 }
 

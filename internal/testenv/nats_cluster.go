@@ -10,7 +10,8 @@ import (
 	"github.com/timerd-io/timerd/internal/devserver"
 )
 
-// NATSCluster starts a cluster of three NATS servers, and stops it when t ends. It takes some seconds until JetStream has a leader.
+// NATSCluster starts a cluster of three NATS servers, and stops it when t ends. It takes some seconds until JetStream
+// has a leader.
 func NATSCluster(t testing.TB) []*NATSServer {
 	t.Helper()
 	var routes []*url.URL

@@ -46,8 +46,10 @@ func TestNATSRestartKeepsTheStream(t *testing.T) {
 	got := collector.Wait(2, 20*time.Second)
 	for i, want := range []struct{ subject, id string }{{"s.a", "1"}, {"s.b", "2"}} {
 		m := got[i]
-		if m.Subject != want.subject || m.ID() != want.id || string(m.Data) != "data of "+want.id || m.Seq != uint64(i+1) {
-			t.Errorf("message %d = %s %s %q seq %d, want %s %s", i, m.Subject, m.ID(), m.Data, m.Seq, want.subject, want.id)
+		if m.Subject != want.subject || m.ID() != want.id || string(m.Data) != "data of "+want.id ||
+			m.Seq != uint64(i+1) {
+			t.Errorf("message %d = %s %s %q seq %d, want %s %s", i, m.Subject, m.ID(), m.Data, m.Seq, want.subject,
+				want.id)
 		}
 		if m.Time.IsZero() || m.Received.Before(m.Time.Add(-time.Second)) {
 			t.Errorf("message %d: stored %v, received %v", i, m.Time, m.Received)

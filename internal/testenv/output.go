@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// Output is what a program writes or logs, for reading while it runs. The zero value is empty and ready to
-// use; its methods may be called concurrently.
+// Output collects a program's output or log, for reading while it runs. The zero value is empty and ready to use; its
+// methods may be called concurrently.
 type Output struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -42,13 +42,14 @@ func (o *Output) Wait(t testing.TB, within time.Duration, text string) {
 	Eventually(t, within, func() bool { return strings.Contains(o.String(), text) }, "output "+text)
 }
 
-// soFar matches what a listing says on standard error when it takes long.
-var soFar = regexp.MustCompile(`(?m)^timerd: looked at \d+ of \d+ timers so far, .*\n`)
+// soFar matches the progress of a long listing on standard error.
+var soFar = regexp.MustCompile(`(?m)^timerd: searched \d+ of \d+ timers so far, .*\n`)
 
-// WithoutProgress returns what a command has said on standard error but for how far a listing was: on a slow machine it says so.
+// WithoutProgress returns a command's standard error without the progress of a listing, which appears on a slow
+// machine.
 func WithoutProgress(said string) string { return soFar.ReplaceAllString(said, "") }
 
-// Lacks fails the test if a text tells a secret.
+// Lacks fails the test if a text has a secret.
 func Lacks(t testing.TB, text, secret string) {
 	t.Helper()
 	if strings.Contains(text, secret) {

@@ -8,7 +8,7 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv/lab"
 )
 
-// Proxy forwards TCP connections to a target and can be told to misbehave.
+// Proxy forwards TCP connections to a target and misbehaves on request.
 type Proxy = lab.Proxy
 
 // NewProxy starts a proxy for the server at target, a host:port, and stops it when t ends. The

@@ -20,7 +20,7 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
-func TestRedisKillKeepsWhatWasAcknowledged(t *testing.T) {
+func TestRedisKillKeepsAcknowledgedWrites(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	s := testenv.Redis(t)

@@ -11,7 +11,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// schedulePatience bounds what a Schedule waits for.
+// schedulePatience bounds the waits of a Schedule.
 const schedulePatience = time.Minute
 
 // Schedule is an empty schedule in a Redis server of its own.
@@ -48,7 +48,8 @@ func (s *Schedule) SetDue(n int) {
 	s.t.Helper()
 	pipe := s.Client.Pipeline()
 	for i := range n {
-		pipe.FCall(s.t.Context(), "timer_set", []string{fmt.Sprintf("app1:trans:notice:%d", i)}, `{"order":42}`, "PX", 1)
+		pipe.FCall(s.t.Context(), "timer_set", []string{fmt.Sprintf("app1:trans:notice:%d", i)}, `{"order":42}`, "PX",
+			1)
 	}
 	if _, err := pipe.Exec(s.t.Context()); err != nil {
 		s.t.Fatal(err)

@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// pressureAge is how old the kernel's numbers of stalls may be.
+	// pressureAge is the greatest age of the kernel's numbers of stalls.
 	pressureAge = 2 * time.Second
-	// longestStall is how much of a stall is not counted at most.
+	// longestStall limits the uncounted part of a stall.
 	longestStall = time.Minute
-	// slowness is by how much more may pass where the kernel does not tell of stalls.
+	// slowness multiplies limits if the kernel does not report stalls.
 	slowness = 5
 )
 
-// Stopwatch measures time without that in which anything on the machine had to wait for a processor or a disk: a busy
-// machine makes what is promised take longer, and breaks no promise.
+// Stopwatch measures time without the stalls in which anything on the machine had to wait for a processor or a disk: a
+// busy machine delays a promise, but does not break it.
 type Stopwatch struct {
 	began   time.Time
 	stalled time.Duration
@@ -33,25 +33,25 @@ func StartStopwatch() Stopwatch {
 	return Stopwatch{began: time.Now(), stalled: stalled, known: known}
 }
 
-// AtMost fails the test if more than limit has passed, but for up to a minute in which the machine was stalled.
+// AtMost fails the test if more than limit has passed, not counting up to a minute of stalls.
 func (s Stopwatch) AtMost(t testing.TB, limit time.Duration, what string) {
 	t.Helper()
 	s.Late(t, time.Since(s.began), limit, what)
 }
 
-// Late is AtMost for what was late by so much since the stopwatch was started.
+// Late is AtMost for a lateness measured since the start of the stopwatch.
 func (s Stopwatch) Late(t testing.TB, took, limit time.Duration, what string) {
 	t.Helper()
 	if took <= limit {
 		return
 	}
 	if stalled := s.stalls(limit); took-stalled > limit {
-		t.Errorf("%s: it took %v, of which the machine was stalled for %v; want at most %v", what, took, stalled, limit)
+		t.Errorf("%s: it took %v, with the machine stalled for %v; want at most %v", what, took, stalled, limit)
 	}
 }
 
 // AtLeast fails the test if took, the time between two things that have happened since the start, is less than limit by
-// more than the machine was stalled: the first of them may have come late.
+// more than the stalls: the first of them may have come late.
 func (s Stopwatch) AtLeast(t testing.TB, took, limit time.Duration, what string) {
 	t.Helper()
 	if took >= limit {
@@ -62,8 +62,7 @@ func (s Stopwatch) AtLeast(t testing.TB, took, limit time.Duration, what string)
 	}
 }
 
-// stalls returns for how long the machine has been stalled since the start. Where the kernel does not tell it is a multiple
-// of limit.
+// stalls returns the machine's stalls since the start. If the kernel does not report them, it is a multiple of limit.
 func (s Stopwatch) stalls(limit time.Duration) time.Duration {
 	<-time.After(pressureAge)
 	stalled, known := stalledFor()
@@ -73,8 +72,7 @@ func (s Stopwatch) stalls(limit time.Duration) time.Duration {
 	return min(stalled-s.stalled, longestStall)
 }
 
-// Promptly is Eventually for what has to hold within limit, but for the time in which the machine is stalled, as a
-// [Stopwatch] measures it.
+// Promptly is Eventually for a condition that must hold within limit, not counting stalls, as in [Stopwatch].
 func Promptly[C devserver.Condition](t testing.TB, limit time.Duration, cond C, msg string) {
 	t.Helper()
 	watch := StartStopwatch()
@@ -84,8 +82,8 @@ func Promptly[C devserver.Condition](t testing.TB, limit time.Duration, cond C, 
 	watch.AtMost(t, limit, msg)
 }
 
-// stalledFor returns for how long some thread of the machine had to wait for a processor or a disk since the machine
-// started. Linux tells, others do not.
+// stalledFor returns the time for which some thread had to wait for a processor or a disk since the machine's start; ok
+// is false except on Linux.
 func stalledFor() (total time.Duration, known bool) {
 	for _, of := range []string{"cpu", "io"} {
 		text, err := os.ReadFile("/proc/pressure/" + of)
@@ -94,7 +92,8 @@ func stalledFor() (total time.Duration, known bool) {
 		}
 		var ten, sixty, threeHundred float64
 		var micros int64
-		if _, err := fmt.Sscanf(string(text), "some avg10=%f avg60=%f avg300=%f total=%d", &ten, &sixty, &threeHundred, &micros); err != nil {
+		if _, err := fmt.Sscanf(string(text), "some avg10=%f avg60=%f avg300=%f total=%d", &ten, &sixty, &threeHundred,
+			&micros); err != nil {
 			return 0, false
 		}
 		total += time.Duration(micros) * time.Microsecond

@@ -1,5 +1,5 @@
 // Package testenv gives tests real servers and ways to break them: a redis-server child process, an in-process NATS
-// server with JetStream, a TCP proxy that injects faults, and a collector of what a stream received.
+// server with JetStream, a TCP proxy that injects faults, and a collector of a stream's messages.
 //
 // Every server listens on 127.0.0.1, on a port of its own outside the range that the kernel hands to outgoing
 // connections, and is stopped when its test ends, failed or not. A helper that cannot do its work ends the test with

@@ -24,7 +24,7 @@ func (v *verdict) Fatalf(format string, args ...any) {
 	panic(v)
 }
 
-// verdictOf runs f and returns what it failed with, "" if it did not.
+// verdictOf runs f and returns its failure, "" for none.
 func verdictOf(t *testing.T, f func(t testing.TB)) string {
 	t.Helper()
 	v := &verdict{TB: t}

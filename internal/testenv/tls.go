@@ -46,7 +46,8 @@ func NewAuthority(t testing.TB) *Authority {
 	return a
 }
 
-// Issue returns the files of a new certificate, for servers and clients, and of its key. Each host is a name or an address.
+// Issue returns the files of a new certificate, for servers and clients, and of its key. Each host is a name or an
+// address.
 func (a *Authority) Issue(name string, hosts ...string) (cert, key string) {
 	a.t.Helper()
 	return a.IssueAs(name, nil, hosts...)
@@ -74,7 +75,8 @@ func (a *Authority) IssueAs(name string, change func(*x509.Certificate), hosts .
 		a.t.Fatal(err)
 	}
 	file := fmt.Sprintf("%s-%d", name, a.last)
-	return a.write(file+".pem", "CERTIFICATE", a.sign(template, a.cert, own)), a.write(file+".key", "EC PRIVATE KEY", der)
+	return a.write(file+".pem", "CERTIFICATE", a.sign(template, a.cert, own)),
+		a.write(file+".key", "EC PRIVATE KEY", der)
 }
 
 func (a *Authority) newKey() *ecdsa.PrivateKey {
@@ -114,8 +116,8 @@ func (a *Authority) write(name, kind string, der []byte) string {
 	return path
 }
 
-// RedisTLS returns the address on which a server is to speak TLS and the options for that: with the certificate of those
-// files, and only with clients that have one of the authority. The tests go on to talk to it on its other port.
+// RedisTLS returns the address on which a server is to speak TLS and the options for that: with the certificate of
+// those files, and only with clients that have one of the authority. The tests go on to talk to it on its other port.
 func (a *Authority) RedisTLS(cert, key string) (addr string, opts []devserver.RedisOption) {
 	a.t.Helper()
 	port, err := devserver.FreePort()

@@ -13,8 +13,8 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 )
 
-// OldNATS forwards connections to a NATS server that looks as if it were of another version: it says so whenever it
-// introduces itself. It returns the URL. The connections end with t, also those that nobody has closed.
+// OldNATS forwards connections to a NATS server that pretends to be of another version. It returns the URL. The
+// connections end with t, unclosed ones too.
 func OldNATS(t testing.TB, s *NATSServer, version string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -61,7 +61,7 @@ func forwardAs(ctx context.Context, client net.Conn, target, version string) {
 		if err != nil {
 			return
 		}
-		// A server says INFO when a client connects, and again once it has logged in.
+		// A server sends INFO when a client connects, and again after the login.
 		if bytes.HasPrefix(line, []byte("INFO ")) {
 			line = bytes.Replace(line, is, seems, 1)
 		}

@@ -1,4 +1,5 @@
-// Package textfile reads text as editors and shells leave it: with byte order marks, in UTF-16, or with white space around it.
+// Package textfile reads text written by editors and shells: with byte order marks, in UTF-16, or with white space
+// around it.
 package textfile
 
 import (
@@ -8,7 +9,7 @@ import (
 	"os"
 )
 
-// Bare returns text without white space and byte order marks around it. UTF-16 is an error, which says what to do.
+// Bare returns text without white space and byte order marks around it. UTF-16 is an error with a fix.
 func Bare(text []byte) ([]byte, error) {
 	if bytes.HasPrefix(text, []byte{0xff, 0xfe}) || bytes.HasPrefix(text, []byte{0xfe, 0xff}) {
 		return nil, errors.New("it is UTF-16, as PowerShell's > writes it: save it as UTF-8")

@@ -1,4 +1,4 @@
-// Package yamlfile reads YAML files so that every fault in them can be told at once, with its line.
+// Package yamlfile reads YAML files, and collects all of their faults, with their lines.
 package yamlfile
 
 import (
@@ -12,9 +12,9 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// Fault is what is wrong in a line of a file.
+// Fault is a fault in a line of a file.
 type Fault struct {
-	Line int // 0: in the file as a whole
+	Line int // 0: in the whole file
 	Text string
 }
 
@@ -25,7 +25,7 @@ func (f Fault) String() string {
 	return fmt.Sprintf("line %d: %s", f.Line, f.Text)
 }
 
-// Faults are what is wrong in a file.
+// Faults are the faults of a file.
 type Faults []Fault
 
 // Add adds a fault.
@@ -33,13 +33,12 @@ func (f *Faults) Add(line int, format string, args ...any) {
 	*f = append(*f, Fault{line, fmt.Sprintf(format, args...)})
 }
 
-// Sort brings the faults into the order of their lines.
+// Sort sorts the faults by line.
 func (f Faults) Sort() {
 	slices.SortStableFunc(f, func(a, b Fault) int { return cmp.Compare(a.Line, b.Line) })
 }
 
-// Parse returns the root of a file, nil if the file is empty. fault says where it is not YAML, which is the first
-// such place alone.
+// Parse returns the root of a file, nil if the file is empty. fault is the first place that is not YAML.
 func Parse(text []byte) (root *yaml.Node, fault *Fault) {
 	var document yaml.Node
 	if err := yaml.Load(text, &document); err != nil {
@@ -62,7 +61,7 @@ func notYAML(err error) *Fault {
 	return &Fault{at.Mark.Line, "not YAML: " + strings.TrimPrefix(at.Message, "yaml: ")}
 }
 
-// Resolved returns what an alias stands for.
+// Resolved returns the node behind an alias.
 func Resolved(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		return n.Alias
@@ -81,8 +80,8 @@ func Pairs(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
 	}
 }
 
-// Only returns the value of the one name that a file has at its top, nil if it has none. What else is there, and where it is
-// missing, is added to faults.
+// Only returns the value of a file's single top-level name, nil if it is missing. It adds that, and any other name, to
+// faults.
 func Only(root *yaml.Node, want string, faults *Faults) (only *yaml.Node) {
 	if root.Kind != yaml.MappingNode {
 		faults.Add(root.Line, "want a list %s:, got %s", want, KindOf(root))
@@ -93,7 +92,7 @@ func Only(root *yaml.Node, want string, faults *Faults) (only *yaml.Node) {
 		case name.Value != want:
 			faults.Add(name.Line, "%.40q: want %s alone", name.Value, want)
 		case only != nil:
-			faults.Add(name.Line, "%s: is there twice", want)
+			faults.Add(name.Line, "%s: occurs twice", want)
 		default:
 			only = value
 		}
@@ -104,9 +103,10 @@ func Only(root *yaml.Node, want string, faults *Faults) (only *yaml.Node) {
 	return only
 }
 
-// Fields calls read for each field of an entry, a mapping, and returns the lines of those that there are. A name that is not
-// among known, one that comes twice, and what read returns is added to faults.
-func Fields(entry *yaml.Node, known []string, faults *Faults, read func(name string, value *yaml.Node) []error) (lines map[string]int) {
+// Fields calls read for each field of an entry, a mapping, and returns the lines of the fields. It adds unknown and
+// repeated names, and the errors of read, to faults.
+func Fields(entry *yaml.Node, known []string, faults *Faults,
+	read func(name string, value *yaml.Node) []error) (lines map[string]int) {
 	lines = map[string]int{}
 	for name, value := range Pairs(entry) {
 		before := lines[name.Value]
@@ -126,7 +126,7 @@ func Fields(entry *yaml.Node, known []string, faults *Faults, read func(name str
 	return lines
 }
 
-// KindOf says what a node is, for a fault.
+// KindOf names the kind of a node, for a fault.
 func KindOf(n *yaml.Node) string {
 	switch {
 	case n.Kind == yaml.MappingNode:

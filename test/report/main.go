@@ -1,9 +1,9 @@
-// Report reads what `go test -json` says and prints it as `go test` does: a line a package, and in full what failed. At
-// the end it names the slowest tests and packages, and marks those that are too slow.
+// Report reads the output of `go test -json` and prints it like `go test`: a line a package, and failures in full. At
+// the end it names the slowest tests and packages, and marks the ones that are too slow.
 //
 //	go test -json ./... | report
 //
-// Its exit code is 0 also where tests failed: that is for go test to say.
+// Its exit code is 0 even if tests failed: go test reports that.
 package main
 
 import (
@@ -18,9 +18,9 @@ import (
 )
 
 const (
-	// shown is how many tests and packages are named.
+	// shown is the number of tests and packages named.
 	shown = 10
-	// slowTest and slowPackage are what a test and a package may take before they are marked.
+	// slowTest and slowPackage are the times after which a test and a package are marked.
 	slowTest    = 20 * time.Second
 	slowPackage = 60 * time.Second
 )
@@ -42,21 +42,20 @@ type event struct {
 	FailedBuild string
 }
 
-// timed is how long a test or a package took.
+// timed is the duration of a test or a package.
 type timed struct {
 	name string
 	took time.Duration
 }
 
-// summary is what has been read so far.
+// summary has the results so far.
 type summary struct {
-	said            map[string][]string // by package and test, what is not printed yet
+	said            map[string][]string // output not printed yet, by package and test
 	tests, packages []timed
-	results         map[string]int // tests and subtests by what became of them
+	results         map[string]int // tests and subtests by result
 }
 
-// report copies what in says to out. Lines that are no events are copied as they are. Its error is that of reading or
-// writing.
+// report copies in to out. Lines that are no events are copied as they are. Its error is one of reading or writing.
 func report(in io.Reader, out io.Writer) error {
 	w := bufio.NewWriter(out)
 	s := summary{said: map[string][]string{}, results: map[string]int{}}
@@ -84,7 +83,7 @@ func report(in io.Reader, out io.Writer) error {
 	}
 }
 
-// add takes in an event, and prints what can be printed now.
+// add adds an event, and prints output that is ready.
 func (s *summary) add(e event, w io.Writer) {
 	id := e.Package + " " + e.Test
 	took := timed{strings.TrimSpace(id), time.Duration(e.Elapsed * float64(time.Second))}
@@ -113,12 +112,15 @@ func (s *summary) add(e event, w io.Writer) {
 	}
 }
 
-// cached tells whether a package was not tested: go test repeats what its last run said, with the times of that run.
+// cached reports whether a package was not tested: go test repeats the output of its last run, with the times of that
+// run.
 func (s *summary) cached(name string) bool {
-	return slices.ContainsFunc(s.said[name+" "], func(text string) bool { return strings.HasSuffix(text, "(cached)\n") })
+	return slices.ContainsFunc(s.said[name+" "], func(text string) bool {
+		return strings.HasSuffix(text, "(cached)\n")
+	})
 }
 
-// printPackage prints what tests of a package that has ended said which did not pass, and what the package said.
+// printPackage prints the output of an ended package, and of its tests that did not pass.
 func (s *summary) printPackage(e event, w io.Writer) {
 	var ids []string
 	for id := range s.said {
@@ -127,7 +129,8 @@ func (s *summary) printPackage(e event, w io.Writer) {
 		}
 	}
 	slices.Sort(ids)
-	for _, id := range append(ids[min(1, len(ids)):], ids[:min(1, len(ids))]...) { // the package itself, which sorts first, comes last
+	for _, id := range append(ids[min(1, len(ids)):], ids[:min(1, len(ids))]...) {
+		// the package itself, which sorts first, comes last
 		for _, text := range s.said[id] {
 			if text != "PASS\n" {
 				fmt.Fprint(w, text)

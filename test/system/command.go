@@ -17,7 +17,7 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
-// Process prepares a process of timerd with s.env, on top of which come settings.
+// Process prepares a process of timerd with s.env and further settings.
 func (s *System) Process(args []string, settings ...string) *exec.Cmd {
 	s.T.Helper()
 	env := maps.Clone(s.Env)
@@ -26,7 +26,7 @@ func (s *System) Process(args []string, settings ...string) *exec.Cmd {
 		env[name] = value
 	}
 	cmd := exec.Command(os.Getenv(ProgramVariable), args...)
-	// Else what is built with the race detector waits for a second before it ends, lest a race go untold.
+	// By default a program with the race detector waits for a second before it ends, so that it reports all races.
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "GORACE=atexit_sleep_ms=20"}
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		cmd.Env = append(cmd.Env, name+"="+env[name])
@@ -47,8 +47,8 @@ func (s *System) Run(stdin string, args ...string) (code int, stdout, stderr str
 	return cmd.ProcessState.ExitCode(), out.String(), errs.String()
 }
 
-// OK runs a command, which must succeed and say nothing on standard error, other than that it goes on. It returns what it
-// says on standard output.
+// OK runs a command, which must succeed and print nothing on standard error except progress. It returns its standard
+// output.
 func (s *System) OK(args ...string) string {
 	s.T.Helper()
 	code, out, errs := s.Run("", args...)
@@ -58,7 +58,7 @@ func (s *System) OK(args ...string) string {
 	return out
 }
 
-// StatusSays waits until timerd status has an exit code and says all of the texts. It returns what it says.
+// StatusSays waits until timerd status has an exit code and prints all of the texts. It returns the output.
 func (s *System) StatusSays(want int, texts ...string) string {
 	s.T.Helper()
 	wrapped := regexp.MustCompile("\n {6,}")
@@ -95,7 +95,7 @@ func (s *System) Command(args ...string) (*exec.Cmd, *bytes.Buffer) {
 	return cmd, &said
 }
 
-// Says runs a command, which must end with an exit code and say some texts.
+// Says runs a command, which must end with an exit code and print some texts.
 func (s *System) Says(code int, line string, texts ...string) string {
 	s.T.Helper()
 	cmd, said := s.Command(strings.Fields(line)...)
@@ -115,7 +115,7 @@ func (s *System) Says(code int, line string, texts ...string) string {
 	return said.String()
 }
 
-// SaysAtLast runs a command until it ends well and says some texts, which may take a while where the machine is busy.
+// SaysAtLast runs a command until it succeeds and prints some texts. On a busy machine that may take a while.
 func (s *System) SaysAtLast(line string, texts ...string) {
 	s.T.Helper()
 	testenv.Eventually(s.T, Patience, func() error {
@@ -142,7 +142,7 @@ func (s *System) HeldNow() (views []admin.HoldView) {
 	return views
 }
 
-// Holds waits until so many timers of a namespace are held.
+// Holds waits until a number of timers of a namespace are on hold.
 func (s *System) Holds(namespace string, n int64) {
 	s.T.Helper()
 	testenv.Eventually(s.T, Patience, func() error {

@@ -37,7 +37,7 @@ func (s *System) LaunchCommand(args []string, settings ...string) *Daemon {
 	cmd := s.Process(args, append([]string{"TIMERD_HTTP_ADDR=" + addr}, settings...)...)
 	p := &Daemon{T: s.T, Cmd: cmd, Log: &testenv.Output{}, Addr: addr}
 	p.Cmd.Stdout, p.Cmd.Stderr = p.Log, p.Log
-	process, err := devserver.StartProcess(cmd) // so that it ends with this program, however that ends
+	process, err := devserver.StartProcess(cmd) // so that it ends with this program in any case
 	if err != nil {
 		s.T.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func (p *Daemon) Get(path string) (status int, body string, err error) {
 	return resp.StatusCode, string(text), err
 }
 
-// AwaitReady waits until the process says that it is ready, or that it is not.
+// AwaitReady waits until the process reports that it is ready, or that it is not.
 func (p *Daemon) AwaitReady(want bool) {
 	p.T.Helper()
 	testenv.Eventually(p.T, Patience, func() error {

@@ -18,12 +18,11 @@ func (s *System) Collect() *testenv.Collector {
 	return testenv.Collect(s.T, s.JS, "TIMERS")
 }
 
-// perEvent is how much longer than Patience many events are waited for, each.
+// perEvent is added to Patience for each event of a long wait.
 const perEvent = 20 * time.Millisecond
 
-// Events waits for n events and returns them decoded, after checking what holds
-// for every event: its id is its message's id and unique, its subject its key's,
-// and it was not published before it was due.
+// Events waits for n events and returns them decoded, after checking the rules for every event: its id is its message's
+// id and unique, its subject its key's, and it was not published before it was due.
 func (s *System) Events(c *testenv.Collector, n int) []event.Event {
 	s.T.Helper()
 	var all []event.Event
@@ -117,8 +116,8 @@ func (s *System) Letters(n int) []event.Event {
 	return all
 }
 
-// OnTime checks that the timers of an app, set since watch was started, fired in time, and tells how late they were. The bound
-// is a loose one, and does not count for how long the machine was stalled: what matters is that they did not wait for others.
+// OnTime checks that the timers of an app, set since the start of watch, fired in time, and logs their lateness. The
+// bound is a loose one, and does not count stalls of the machine: the point is that they did not wait for others.
 func (s *System) OnTime(watch testenv.Stopwatch, all []event.Event, app string) {
 	s.T.Helper()
 	var late []time.Duration

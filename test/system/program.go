@@ -34,7 +34,8 @@ func run(m *testing.M) (code int, err error) {
 		}
 		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 		program := filepath.Join(dir, "timerd")
-		if out, err := exec.Command("go", "build", "-race", "-o", program, "github.com/timerd-io/timerd/cmd/timerd").CombinedOutput(); err != nil {
+		if out, err := exec.Command("go", "build", "-race", "-o", program,
+			"github.com/timerd-io/timerd/cmd/timerd").CombinedOutput(); err != nil {
 			return 1, fmt.Errorf("go build: %w\n%s", err, out)
 		}
 		if err := os.Setenv(ProgramVariable, program); err != nil {

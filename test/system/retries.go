@@ -33,7 +33,8 @@ func (s *System) Ask(all ...string) {
 	var acks []jetstream.PubAckFuture
 	for _, key := range all {
 		e := Failed(key)
-		ack, err := s.JS.PublishMsgAsync(&nats.Msg{Subject: e.Key.Subject("timers", keys.Retry), Data: e.AppendJSON(nil)}, jetstream.WithStallWait(Patience))
+		ack, err := s.JS.PublishMsgAsync(&nats.Msg{Subject: e.Key.Subject("timers", keys.Retry),
+			Data: e.AppendJSON(nil)}, jetstream.WithStallWait(Patience))
 		if err != nil {
 			s.T.Fatal(err)
 		}
@@ -59,7 +60,7 @@ func KeysOf(prefix string, n int) []string {
 	return all
 }
 
-// FireAll returns what s.expect is to see of keys.
+// FireAll returns the firings of keys for s.expect.
 func FireAll(all []string) []string {
 	var want []string
 	for _, key := range all {
@@ -94,9 +95,9 @@ func (s *System) LimitDead(n int64) {
 	}
 }
 
-// OthersGoOn asks, in a round from 0 on, for retries of n timers of an app of its own and waits until they have fired. It
-// returns all that has fired by then: what had before, want, and these. In the first round they come after all that was
-// asked for before them, so it is from the second on that they have to be on time.
+// OthersGoOn asks, in a round from 0 on, for retries of n timers of an app of its own and waits until they have fired.
+// It returns all firings by then: the earlier ones, want, and these. In the first round earlier requests come first, so
+// they have to be on time only from the second on.
 func (s *System) OthersGoOn(c *testenv.Collector, want []string, round, n int) []string {
 	s.T.Helper()
 	app := fmt.Sprint("good", round)

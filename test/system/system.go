@@ -89,8 +89,8 @@ func (s *System) After(ms int64) {
 	}, "the clock to pass")
 }
 
-// Adopted waits until the index holds a plain key as it is now. On a machine that stands still for long the key may have run
-// out by then: what fires of it tells whether it was adopted.
+// Adopted waits until the index holds a plain key as it is now. On a stalled machine the key may have run out by then:
+// its event shows whether it was adopted.
 func (s *System) Adopted(key string) {
 	s.T.Helper()
 	testenv.Eventually(s.T, Patience, func() error {
@@ -106,7 +106,7 @@ func (s *System) Adopted(key string) {
 	}, "adoption of "+key)
 }
 
-// gone is what PEXPIRETIME says of a key that is not there.
+// gone is the reply of PEXPIRETIME for a missing key.
 const gone = time.Duration(-2)
 
 // Expires runs a command that gives a key a TTL, and returns when it runs out, in unix ms.

@@ -12,7 +12,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Hour is one in ms.
+// Hour is an hour in ms.
 const Hour = int64(time.Hour / time.Millisecond)
 
 // Repeats sets a timer that repeats by an interval, and returns when it is due first, in unix ms.
@@ -25,7 +25,7 @@ func (s *System) Repeats(key, payload string, every int64, options ...any) int64
 	return due
 }
 
-// Occurred describes events of one key, in the order of the stream: "due, as so many ms after first, number, payload".
+// Occurred describes events of one key, in the order of the stream: "due in ms after first, number, payload".
 func Occurred(all []event.Event, key string, first int64) (said []string) {
 	for _, e := range all {
 		if e.Key.String() == key {
@@ -35,7 +35,7 @@ func Occurred(all []event.Event, key string, first int64) (said []string) {
 	return said
 }
 
-// Next waits until the pending timer of a key is due at a time, by timer_get and by its TTL, and timer_get says something.
+// Next waits until the pending timer of a key is due at a time, by timer_get and by its TTL, and timer_get has a text.
 func (s *System) Next(key string, due int64, said string) {
 	s.T.Helper()
 	testenv.Eventually(s.T, Patience, func() error {
@@ -64,8 +64,7 @@ func (s *System) Over(key string) {
 	}, "the end of "+key)
 }
 
-// Load sets n timers, of both kinds, spread over a time from now on. It returns
-// what must fire.
+// Load sets n timers, of both kinds, spread over a time from now on. It returns the firings that must come.
 func (s *System) Load(prefix string, n int, spread time.Duration) []string {
 	s.T.Helper()
 	var want []string
@@ -91,8 +90,9 @@ func (s *System) Load(prefix string, n int, spread time.Duration) []string {
 	return want
 }
 
-// SetMany sets timers that are due one ms after the other, and returns what must fire. From a second on every other one is
-// plain, and due after four seconds at least: a plain key that is gone before timerd has seen it fires without its payload.
+// SetMany sets timers that are due one ms after the other, and returns the firings that must come. If they take over a
+// second, every other one is plain, and due after four seconds at least: a plain key that vanishes before timerd has
+// seen it fires without its payload.
 func (s *System) SetMany(app string, n int, in time.Duration) (want []string) {
 	s.T.Helper()
 	want, _ = s.SetManyDue(app, n, in)
@@ -104,7 +104,7 @@ func (s *System) SetManyDue(app string, n int, in time.Duration) (want []string,
 	s.T.Helper()
 	ends := map[string]*redis.DurationCmd{}
 	for first := 0; first < n; first += 1000 {
-		pipe := s.RDB.TxPipeline() // so that none is gone when it is asked when it ends
+		pipe := s.RDB.TxPipeline() // so that none runs out before its expiry is read
 		for i := first; i < min(first+1000, n); i++ {
 			key := fmt.Sprintf("%s:m:t:%d", app, i)
 			offset := time.Duration(i%500) * time.Millisecond

@@ -17,7 +17,7 @@ import (
 	"github.com/timerd-io/timerd/event"
 )
 
-// WebhookSecret is what the merchants of these tests know.
+// WebhookSecret is the secret of these tests' merchants.
 const WebhookSecret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 
 // Merchant is a receiver of webhooks.
@@ -89,7 +89,8 @@ func WriteWebhooks(t testing.TB, file string, endpoints ...string) {
 	text.WriteString("endpoints:\n")
 	for _, endpoint := range endpoints {
 		match, url, _ := strings.Cut(endpoint, " ")
-		fmt.Fprintf(&text, "- match: '%s'\n  url: '%s'\n  secrets: [env:WEBHOOK_SECRET]\n  allow_private: [127.0.0.0/8]\n  ports: any\n", match, url)
+		fmt.Fprintf(&text, "- match: '%s'\n  url: '%s'\n  secrets: [env:WEBHOOK_SECRET]\n  allow_private: "+
+			"[127.0.0.0/8]\n  ports: any\n", match, url)
 	}
 	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
 		t.Fatal(err)

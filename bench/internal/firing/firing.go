@@ -1,5 +1,5 @@
-// Package firing is what the measured systems and the workloads have in common: the timers, and how a worker
-// process reports that one fired.
+// Package firing has the common parts of the measured systems and the workloads: the timers, and a worker process's
+// report of a firing.
 package firing
 
 import (
@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Sizes of a timer. Redis's allocator takes 32 bytes for a key of up to 30, and 48 for one of up to 44.
+// Sizes of a timer. Redis's allocator rounds a key of up to 30 bytes to 32 bytes, and one of up to 44 bytes to 48.
 const (
 	KeyBytes     = 30
 	PayloadBytes = 200
@@ -39,40 +39,40 @@ func (t Timer) Payload() []byte {
 	return append(append(make([]byte, 0, PayloadBytes), head...), strings.Repeat("x", PayloadBytes-len(head)-2)+`"}`...)
 }
 
-// OfKey returns the N of a key.
+// OfKey returns the N of the timer with a key.
 func OfKey(key string) (int64, error) {
 	digits, ok := strings.CutPrefix(key, keyPrefix)
 	if !ok {
-		return 0, fmt.Errorf("key %q is none of the benchmark's", key)
+		return 0, fmt.Errorf("key %q is not a key of the benchmark", key)
 	}
 	return strconv.ParseInt(digits, 10, 64)
 }
 
-// OfPayload returns the N of a payload, or of anything that holds one.
+// OfPayload returns the N of the timer with a payload. data may have more text after the payload.
 func OfPayload(data []byte) (int64, error) {
 	_, rest, ok := bytes.Cut(data, []byte(`"n":`))
 	digits, _, ended := bytes.Cut(rest, []byte(","))
 	if !ok || !ended {
-		return 0, fmt.Errorf("payload %.100q is none of the benchmark's", data)
+		return 0, fmt.Errorf("payload %.100q is not a payload of the benchmark", data)
 	}
 	return strconv.ParseInt(string(digits), 10, 64)
 }
 
-// Firing is what a worker saw.
+// Firing is a firing that a worker received.
 type Firing struct {
 	N         int64
 	Received  time.Time
-	Published time.Time // when the server stored it; zero where there is no such time
-	Due       time.Time // what the system says; zero where that is what was asked for
+	Published time.Time // its stored time at the server; zero if it is not stored
+	Due       time.Time // the due time in the event; zero if the event has none
 }
 
-// ready is the line by which a worker says that it receives.
+// ready is the line that a worker writes when it begins to receive.
 const ready = "ready"
 
-// flushInterval is how long a report waits for others, so that reporting costs the worker little.
+// flushInterval is the time for which reports wait for further ones, so that they cost the worker little.
 const flushInterval = 20 * time.Millisecond
 
-// Reporter writes what a worker sees, a line for each firing: N and the three times in unix µs. Its methods may be
+// Reporter writes a worker's firings. Each line has N and the three times of a firing in unix µs. Its methods may be
 // called from any goroutine.
 type Reporter struct {
 	mu   sync.Mutex
@@ -98,7 +98,7 @@ func NewReporter(w io.Writer) *Reporter {
 	return r
 }
 
-// Ready says that the worker receives from now on.
+// Ready reports that the worker receives from now on.
 func (r *Reporter) Ready() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -108,7 +108,7 @@ func (r *Reporter) Ready() error {
 	return r.w.Flush()
 }
 
-// Fired reports a firing. Its error is that of an earlier report.
+// Fired reports a firing. Its error may be about an earlier report.
 func (r *Reporter) Fired(f Firing) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,7 +125,7 @@ func (r *Reporter) Fired(f Firing) error {
 	return r.err
 }
 
-// Read reads a worker's reports until it ends. started is called for the line that says that it receives.
+// Read reads a worker's reports until the reader ends. It calls started for the line of Ready.
 func Read(from io.Reader, started func(), fired func(Firing)) error {
 	lines := bufio.NewScanner(from)
 	for lines.Scan() {
@@ -147,12 +147,12 @@ func parse(line string) (Firing, error) {
 	var n [fields]int64
 	parts := strings.Fields(line)
 	if len(parts) != fields {
-		return Firing{}, fmt.Errorf("a worker said %q; want %d numbers", line, fields)
+		return Firing{}, fmt.Errorf("a worker reported %q; want %d numbers", line, fields)
 	}
 	for i, part := range parts {
 		var err error
 		if n[i], err = strconv.ParseInt(part, 10, 64); err != nil {
-			return Firing{}, fmt.Errorf("a worker said %q: %w", line, err)
+			return Firing{}, fmt.Errorf("a worker reported %q: %w", line, err)
 		}
 	}
 	at := func(micros int64) time.Time {

@@ -9,8 +9,8 @@ import (
 	"github.com/timerd-io/timerd/bench/internal/firing"
 )
 
-// collector gathers what fires of a range of timers. What is outside the range is of an earlier workload, or not due
-// before long, and is only counted.
+// collector gathers the firings of a range of timers. It only counts other firings: they belong to an earlier workload,
+// or to timers that are due much later.
 type collector struct {
 	mu      sync.Mutex
 	first   int64
@@ -18,12 +18,12 @@ type collector struct {
 	missing int
 	firings []firing.Firing // in the order of their reports, repeated ones too
 	strays  int
-	all     chan struct{} // closed when none is missing
+	all     chan struct{} // closed once all have fired
 }
 
 func newCollector() *collector { return &collector{all: make(chan struct{})} }
 
-// begin expects the n timers from first on, and forgets what there was.
+// begin expects the n timers from first on, and drops earlier firings.
 func (c *collector) begin(first int64, n int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -32,7 +32,7 @@ func (c *collector) begin(first int64, n int) {
 	c.all = make(chan struct{})
 }
 
-// fired takes in a firing.
+// fired adds a firing.
 func (c *collector) fired(f firing.Firing) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,7 +67,7 @@ func (c *collector) wait(ctx context.Context, deadline time.Time) error {
 	return nil
 }
 
-// got returns what has fired.
+// got returns the firings.
 func (c *collector) got() []firing.Firing {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -18,29 +18,30 @@ import (
 type Shape struct {
 	Name   string
 	Timers int
-	Spread time.Duration // the timers are due evenly over it, at one instant if 0
+	Spread time.Duration // the time over which due times are spread evenly; 0: one instant
 }
 
 const (
-	// quiet is how long before the first due time all timers must be set, lest setting disturbs the firing. Systems that
-	// fire early do so within it.
-	quiet = 1500 * time.Millisecond
-	// linger is how long repeated firings are waited for once all timers have fired.
+	// quietTime is the time between the last set timer and the first due one, so that setting does not disturb firing.
+	// Early firings fall into it.
+	quietTime = 1500 * time.Millisecond
+	// linger is the time to wait for repeated firings after all timers have fired.
 	linger = time.Second
-	// armTries is how often a workload is begun again because setting took too long, each time with more lead.
+	// armTries limits the tries of a workload. If setting takes too long, the workload is tried again with more lead.
 	armTries = 4
-	// sampleInterval is how often the resident memory is looked at.
+	// sampleInterval is the interval of samples of the resident memory.
 	sampleInterval = 500 * time.Millisecond
-	// curvePoints is how many points of the drain curve are kept.
+	// curvePoints is the number of points of the drain curve.
 	curvePoints = 200
 )
 
-// errLate says that timers were due before all were set.
+// errLate means that some timers were due before all were set.
 var errLate = errors.New("setting the timers took longer than allowed for")
 
-// Deliver measures shapes on a system that is started afresh, has pending timers that are due much later, and
-// foreign keys. save is called with each measurement.
-func (b *Bench) Deliver(ctx context.Context, spec peer.Spec, shapes []Shape, pending, foreign, round int, save func(result.Measurement) error) (err error) {
+// Deliver measures shapes on a newly started system. The system has pending timers that are due much later, and foreign
+// keys. Deliver calls save with each measurement.
+func (b *Bench) Deliver(ctx context.Context, spec peer.Spec, shapes []Shape, pending, foreign, round int,
+	save func(result.Measurement) error) (err error) {
 	x, err := b.start(ctx, spec, spec.New(spec))
 	if err != nil {
 		return err
@@ -66,8 +67,10 @@ func (b *Bench) Deliver(ctx context.Context, spec peer.Spec, shapes []Shape, pen
 			return err
 		}
 		f := m.Firings
-		b.logf("%s: %s, %d pending, %d foreign: p50 %.1f ms, p99 %.1f ms, drained in %.0f ms; %d undelivered, %d early, %d repeated; %.0f µs CPU a firing",
-			spec.Name, shape.Name, pending, foreign, f.Consumed.P50, f.Consumed.P99, f.Drained, f.Undelivered(), f.Early, f.Duplicates, m.CPUPerFiring())
+		b.logf("%s: %s, %d pending, %d foreign: p50 %.1f ms, p99 %.1f ms, drained in %.0f ms; %d undelivered, %d "+
+			"early, %d repeated; %.0f µs CPU a firing",
+			spec.Name, shape.Name, pending, foreign, f.Consumed.P50, f.Consumed.P99, f.Drained, f.Undelivered(),
+			f.Early, f.Duplicates, m.CPUPerFiring())
 		if err := save(m); err != nil {
 			return err
 		}
@@ -75,15 +78,17 @@ func (b *Bench) Deliver(ctx context.Context, spec peer.Spec, shapes []Shape, pen
 	return nil
 }
 
-// deliver measures a shape on a running system, and fills in what became of its timers and what was used. meanwhile, if
-// there is any, is called when the first timer is due; it must return at once.
-func (b *Bench) deliver(ctx context.Context, x *running, shape Shape, meanwhile func(), m *result.Measurement) (err error) {
+// deliver measures a shape on a running system, and fills in the results and the usage. It calls meanwhile, if not nil,
+// when the first timer is due; meanwhile must return at once.
+func (b *Bench) deliver(ctx context.Context, x *running, shape Shape, meanwhile func(),
+	m *result.Measurement) (err error) {
 	for range armTries {
 		m.Firings, m.Usage, err = b.tryDeliver(ctx, x, shape, meanwhile)
 		if !errors.Is(err, errLate) {
 			break
 		}
-		b.logf("%s: %s: only %.0f timers were set per second; again, with more lead", x.spec.Name, shape.Name, x.armRate)
+		b.logf("%s: %s: only %.0f timers were set per second; again, with more lead", x.spec.Name, shape.Name,
+			x.armRate)
 	}
 	if err != nil {
 		return fmt.Errorf("%s on %s: %w", shape.Name, x.spec.Name, errors.Join(err, x.Died()))
@@ -91,10 +96,11 @@ func (b *Bench) deliver(ctx context.Context, x *running, shape Shape, meanwhile 
 	return nil
 }
 
-// tryDeliver sets the timers, all before the first is due, and watches them fire.
-func (b *Bench) tryDeliver(ctx context.Context, x *running, shape Shape, meanwhile func()) (*result.Firings, map[string]result.Usage, error) {
+// tryDeliver sets the timers, all of them before the first one is due, and waits for their firings.
+func (b *Bench) tryDeliver(ctx context.Context, x *running, shape Shape,
+	meanwhile func()) (*result.Firings, map[string]result.Usage, error) {
 	const margin = 1.5
-	lead := quiet + time.Second + time.Duration(margin*float64(shape.Timers)/x.armRate*float64(time.Second))
+	lead := quietTime + time.Second + time.Duration(margin*float64(shape.Timers)/x.armRate*float64(time.Second))
 	timers := spread(x.number(shape.Timers), shape, time.Now().Add(lead))
 	first, firstDue := timers[0].N, timers[0].Due
 	lastDue := timers[len(timers)-1].Due
@@ -111,10 +117,10 @@ func (b *Bench) tryDeliver(ctx context.Context, x *running, shape Shape, meanwhi
 	}
 	armed := time.Now()
 	x.armRate = float64(shape.Timers) / armed.Sub(began).Seconds()
-	if armed.After(firstDue.Add(-quiet)) {
+	if armed.After(firstDue.Add(-quietTime)) {
 		return nil, nil, errors.Join(errLate, x.wait(ctx, later(armed, lastDue).Add(b.Grace)))
 	}
-	if err := sleepUntil(ctx, firstDue.Add(-quiet)); err != nil {
+	if err := sleepUntil(ctx, firstDue.Add(-quietTime)); err != nil {
 		return nil, nil, err
 	}
 	before, err := x.Usage()
@@ -146,24 +152,26 @@ func (b *Bench) tryDeliver(ctx context.Context, x *running, shape Shape, meanwhi
 	return f, usage(before, after, peak), nil
 }
 
-// spread makes timers that are due evenly over a time from start on, in the order of their numbers.
+// spread returns timers whose due times are spread evenly over a time from start on, in the order of their numbers.
 func spread(first int64, shape Shape, start time.Time) []firing.Timer {
 	start = start.Truncate(time.Millisecond)
 	timers := make([]firing.Timer, shape.Timers)
 	for i := range timers {
-		due := start.Add(time.Duration(float64(shape.Spread) * float64(i) / float64(len(timers))).Truncate(time.Millisecond))
+		due := start.Add(time.Duration(float64(shape.Spread) * float64(i) / float64(len(timers))).Truncate(
+			time.Millisecond))
 		timers[i] = firing.Timer{N: first + int64(i), Due: due}
 	}
 	return timers
 }
 
-// shuffle mixes timers, in the same way each time: nobody sets timers in the order of their due times.
+// shuffle puts timers into another order, the same one each time: users do not set timers in the order of their due
+// times.
 func shuffle(timers []firing.Timer) {
 	r := rand.New(rand.NewPCG(1, uint64(len(timers))))
 	r.Shuffle(len(timers), func(i, j int) { timers[i], timers[j] = timers[j], timers[i] })
 }
 
-// evaluate compares firings with the due times of the timers from first on, which are in order.
+// evaluate compares firings with the due times of the timers from first on. The due times are in order.
 func evaluate(first int64, dues []time.Time, firings []firing.Firing) *result.Firings {
 	f := &result.Firings{Timers: len(dues)}
 	seen := make([]bool, len(dues))
@@ -206,7 +214,7 @@ func evaluate(first int64, dues []time.Time, firings []firing.Firing) *result.Fi
 	return f
 }
 
-// curve thins out sorted times to points of how many there were by then.
+// curve returns points of the number of firings over time, from sorted times. There are at most curvePoints points.
 func curve(after []float64) []result.Point {
 	step := max(1, len(after)/curvePoints)
 	var points []result.Point
@@ -216,7 +224,8 @@ func curve(after []float64) []result.Point {
 	return append(points, result.Point{Ms: after[len(after)-1], N: len(after)})
 }
 
-// samplePeak looks at the resident memory until the returned function is called, which returns the most by role.
+// samplePeak samples the resident memory until the returned function is called. That function returns the highest
+// sample by role.
 func samplePeak(r *rig.Rig) (stop func() map[string]int64) {
 	end, peaks := make(chan struct{}), make(chan map[string]int64)
 	go func() {
@@ -230,7 +239,7 @@ func samplePeak(r *rig.Rig) (stop func() map[string]int64) {
 				return
 			case <-tick.C:
 			}
-			if now, err := r.Usage(); err == nil { // the last look, by the caller, tells of errors
+			if now, err := r.Usage(); err == nil { // the caller's last sample reports errors
 				for role, u := range now {
 					peak[role] = max(peak[role], u.RSS)
 				}

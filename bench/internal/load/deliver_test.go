@@ -9,7 +9,8 @@ import (
 
 func TestEvaluate(t *testing.T) {
 	due := time.UnixMilli(1_763_629_200_000)
-	dues := []time.Time{due, due.Add(10 * time.Millisecond), due.Add(20 * time.Millisecond), due.Add(30 * time.Millisecond)}
+	dues := []time.Time{due, due.Add(10 * time.Millisecond), due.Add(20 * time.Millisecond),
+		due.Add(30 * time.Millisecond)}
 	at := func(n int64, afterMs int) firing.Firing {
 		return firing.Firing{N: n, Received: due.Add(time.Duration(afterMs) * time.Millisecond)}
 	}
@@ -37,7 +38,8 @@ func TestEvaluate(t *testing.T) {
 	if last := f.Curve[len(f.Curve)-1]; last.N != 3 || last.Ms != 60 {
 		t.Errorf("curve %+v", f.Curve)
 	}
-	f = evaluate(1, dues[:1], []firing.Firing{{N: 1, Received: due.Add(time.Second), Published: due.Add(990 * time.Millisecond), Due: due.Add(980 * time.Millisecond)}})
+	f = evaluate(1, dues[:1], []firing.Firing{{N: 1, Received: due.Add(time.Second),
+		Published: due.Add(990 * time.Millisecond), Due: due.Add(980 * time.Millisecond)}})
 	if f.Consumed.Max != 20 || f.Published == nil || f.Published.Max != 10 {
 		t.Errorf("by the due time that the system says: %+v", f)
 	}

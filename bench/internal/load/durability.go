@@ -23,20 +23,22 @@ const (
 	DurabilityPlain = "durability: plain publisher"
 )
 
-// ValuePublished is how many messages per second a plain publisher gets stored, one by one.
+// ValuePublished is the number of messages a second that a plain publisher stores, one by one.
 const ValuePublished = "publishedPerS"
 
-// What the plain publisher does.
+// The settings of the plain publisher.
 const (
-	plainOutstanding = 4096 // acknowledgements, as timerd has at most
+	plainOutstanding = 4096 // unacknowledged messages, timerd's own limit
 	plainBytes       = 500
 	plainTime        = 3 * time.Second
 )
 
-// Durability measures timerd by what its servers have on disk before they answer: Redis every second or always, NATS now and then,
-// always, on a slow disk too, or on three servers. Of these systems it takes those that are among specs.
-func (b *Bench) Durability(ctx context.Context, specs []peer.Spec, round int, save func(result.Measurement) error) error {
-	for _, name := range []string{"timerd", "timerd-sync", "timerd-slow", "timerd-r3", "timerd-always", "timerd-always-sync", "timerd-always-r3"} {
+// Durability measures timerd on servers that sync to disk in different ways before they answer: Redis every second or
+// always; NATS now and then, always, always on a slow disk, or on three servers. It measures the systems among specs.
+func (b *Bench) Durability(ctx context.Context, specs []peer.Spec, round int,
+	save func(result.Measurement) error) error {
+	for _, name := range []string{"timerd", "timerd-sync", "timerd-slow", "timerd-r3", "timerd-always",
+		"timerd-always-sync", "timerd-always-r3"} {
 		i := slices.IndexFunc(specs, func(s peer.Spec) bool { return s.Name == name })
 		if i < 0 {
 			continue
@@ -48,7 +50,8 @@ func (b *Bench) Durability(ctx context.Context, specs []peer.Spec, round int, sa
 	return nil
 }
 
-func (b *Bench) durability(ctx context.Context, spec peer.Spec, round int, save func(result.Measurement) error) (err error) {
+func (b *Bench) durability(ctx context.Context, spec peer.Spec, round int,
+	save func(result.Measurement) error) (err error) {
 	system := spec.New(spec)
 	x, err := b.start(ctx, spec, system)
 	if err != nil {
@@ -64,7 +67,8 @@ func (b *Bench) durability(ctx context.Context, spec peer.Spec, round int, save 
 		if m.Values, m.Usage, err = x.publishPlainly(ctx, timerd.NATS, max(timerd.Replicas, 1)); err != nil {
 			return err
 		}
-		b.logf("%s: a plain publisher gets %.0f messages/s stored, one by one; NATS %.0f µs each", spec.Name, m.Values[ValuePublished],
+		b.logf("%s: a plain publisher gets %.0f messages/s stored, one by one; NATS %.0f µs each", spec.Name,
+			m.Values[ValuePublished],
 			m.Usage[rig.RoleNATS].CPU*1e6/m.Values[ValuePublished]/plainTime.Seconds())
 		if err := save(m); err != nil {
 			return err
@@ -73,14 +77,16 @@ func (b *Bench) durability(ctx context.Context, spec peer.Spec, round int, save 
 	return b.fire(ctx, x, DurabilityRate, DurabilitySpike, b.Scale.Spike.Timers, round, save)
 }
 
-// publishPlainly publishes to a stream of its own, each message by itself, for a while.
-func (x *running) publishPlainly(ctx context.Context, nc *nats.Conn, replicas int) (map[string]float64, map[string]result.Usage, error) {
+// publishPlainly publishes messages one by one to a new stream, for a while.
+func (x *running) publishPlainly(ctx context.Context, nc *nats.Conn,
+	replicas int) (map[string]float64, map[string]result.Usage, error) {
 	const name = "PLAIN"
 	js, err := jetstream.New(nc, jetstream.WithPublishAsyncMaxPending(plainOutstanding))
 	if err != nil {
 		return nil, nil, err
 	}
-	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: name, Subjects: []string{"plain"}, Replicas: replicas}); err != nil {
+	if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: name, Subjects: []string{"plain"},
+		Replicas: replicas}); err != nil {
 		return nil, nil, err
 	}
 	before, err := x.Usage()
@@ -89,7 +95,8 @@ func (x *running) publishPlainly(ctx context.Context, nc *nats.Conn, replicas in
 	}
 	payload, began, n := bytes.Repeat([]byte("x"), plainBytes), time.Now(), 0
 	for time.Since(began) < plainTime {
-		if _, err := js.PublishAsync("plain", payload, jetstream.WithMsgID(fmt.Sprint(n)), jetstream.WithStallWait(time.Minute)); err != nil {
+		if _, err := js.PublishAsync("plain", payload, jetstream.WithMsgID(fmt.Sprint(n)),
+			jetstream.WithStallWait(time.Minute)); err != nil {
 			return nil, nil, err
 		}
 		n++
@@ -104,5 +111,6 @@ func (x *running) publishPlainly(ctx context.Context, nc *nats.Conn, replicas in
 	if err != nil {
 		return nil, nil, err
 	}
-	return map[string]float64{ValuePublished: float64(n) / took.Seconds()}, usage(before, after, nil), js.DeleteStream(ctx, name)
+	return map[string]float64{ValuePublished: float64(n) / took.Seconds()}, usage(before, after, nil),
+		js.DeleteStream(ctx, name)
 }

@@ -11,15 +11,16 @@ import (
 	"github.com/timerd-io/timerd/bench/internal/rig"
 )
 
-// The workloads of Installations, by the beginnings of their names.
+// The workloads of Installations: the beginnings of their names.
 const (
 	InstallationIdle  = "shapes: idle"
 	InstallationRate  = "shapes: rate"
 	InstallationSpike = "shapes: spike"
 )
 
-// Installations measures one installation of timerd after the other: servers and timerds that are one or several. Each has timers
-// due at a steady rate and then at one instant, is watched with pending timers, and tells how fast timers were set.
+// Installations measures installations of timerd, one after the other, with one or several servers and timerds. It
+// measures timers due at a steady rate and at one instant, idle timerds with pending timers, and the rate of setting
+// timers.
 func (b *Bench) Installations(ctx context.Context, round int, save func(result.Measurement) error) error {
 	for _, name := range []string{"timerd", "timerd-x3", "timerd-cluster", "timerd-cluster-x3", "timerd-r3"} {
 		if err := b.installation(ctx, name, round, save); err != nil {
@@ -29,7 +30,8 @@ func (b *Bench) Installations(ctx context.Context, round int, save func(result.M
 	return nil
 }
 
-func (b *Bench) installation(ctx context.Context, name string, round int, save func(result.Measurement) error) (err error) {
+func (b *Bench) installation(ctx context.Context, name string, round int,
+	save func(result.Measurement) error) (err error) {
 	spec, err := peer.Named(name)
 	if err != nil {
 		return err
@@ -56,12 +58,15 @@ func (b *Bench) installation(ctx context.Context, name string, round int, save f
 		return err
 	}
 	percent := func(role string) float64 { return 100 * m.Usage[role].CPU / m.Values[ValueSeconds] }
-	b.logf("%s: idle with %d pending: Redis uses %.1f %% of a core, timerd %.1f %%, in all", name, m.Pending, percent(rig.RoleRedis), percent(rig.RoleTimerd))
+	b.logf("%s: idle with %d pending: Redis uses %.1f %% of a core, timerd %.1f %%, in all", name, m.Pending,
+		percent(rig.RoleRedis), percent(rig.RoleTimerd))
 	return save(m)
 }
 
-// fire has timers of an installation due at a steady rate, and then so many at one instant.
-func (b *Bench) fire(ctx context.Context, x *running, rate, spike string, atOnce, round int, save func(result.Measurement) error) error {
+// fire sets timers that are due at a steady rate, and then atOnce timers that are due at one instant, on an
+// installation.
+func (b *Bench) fire(ctx context.Context, x *running, rate, spike string, atOnce, round int,
+	save func(result.Measurement) error) error {
 	for _, shape := range []Shape{
 		{Name: rate, Timers: int(float64(b.Scale.Rate) * b.Scale.Rated.Seconds()), Spread: b.Scale.Rated},
 		{Name: spike, Timers: atOnce},
@@ -70,9 +75,11 @@ func (b *Bench) fire(ctx context.Context, x *running, rate, spike string, atOnce
 		if err := b.deliver(ctx, x, shape, nil, &m); err != nil {
 			return err
 		}
-		b.logf("%s: %s of %d: p50 %.1f ms, p99 %.1f ms, drained in %.0f ms; µs a firing: Redis %.0f, timerd %.0f, NATS %.0f; set at %.0f/s",
+		b.logf("%s: %s of %d: p50 %.1f ms, p99 %.1f ms, drained in %.0f ms; µs a firing: Redis %.0f, timerd %.0f, "+
+			"NATS %.0f; set at %.0f/s",
 			x.spec.Name, shape.Name, shape.Timers, m.Firings.Consumed.P50, m.Firings.Consumed.P99, m.Firings.Drained,
-			m.CPUPerFiring(rig.RoleRedis), m.CPUPerFiring(rig.RoleTimerd), m.CPUPerFiring(rig.RoleNATS), m.Firings.ArmRate)
+			m.CPUPerFiring(rig.RoleRedis), m.CPUPerFiring(rig.RoleTimerd), m.CPUPerFiring(rig.RoleNATS),
+			m.Firings.ArmRate)
 		if err := save(m); err != nil {
 			return err
 		}
@@ -80,5 +87,5 @@ func (b *Bench) fire(ctx context.Context, x *running, rate, spike string, atOnce
 	return nil
 }
 
-// settled is how long an installation has after its start, and to settle and count what has fired before it counts as idle.
+// settled is the time after which an installation counts as idle: it has started, settled its firings and counted them.
 const settled = 5 * time.Second

@@ -1,4 +1,4 @@
-// Package load puts the workloads on the systems and measures what comes of them.
+// Package load runs the workloads on the systems and measures the results.
 package load
 
 import (
@@ -16,39 +16,39 @@ import (
 	"github.com/timerd-io/timerd/bench/internal/rig"
 )
 
-// Bench is what the workloads share.
+// Bench is the common state of the workloads.
 type Bench struct {
 	Timerd string        // path of the program
-	Grace  time.Duration // how long after the last due time a firing is waited for
+	Grace  time.Duration // wait for firings after the last due time
 	Scale  Scale
-	Log    io.Writer // what it is doing, a line each
+	Log    io.Writer // progress, a line each
 }
 
-// Scale is how much is done where the workload's name does not say it.
+// Scale has the sizes of the workloads whose names do not have a size.
 type Scale struct {
-	Setting  time.Duration // how long each way of setting timers is measured
-	Idle     time.Duration // how long an idle timerd is watched
-	Storm    int           // timers that are cancelled or rescheduled
+	Setting  time.Duration // duration of each way of setting timers
+	Idle     time.Duration // duration of the measurement of an idle timerd
+	Storm    int           // cancelled or rescheduled timers
 	Retried  int           // timers that fail until their last attempt
-	IdleFull int           // pending timers of the idle timerd that has some
-	Millions int           // pending timers of the workload that has the most
-	Spread   Shape         // what is measured beside these, due over a while
-	Spike    Shape         // likewise, due at one instant
-	Rates    []int         // firings per second, for each of which the cores are counted
-	Rated    time.Duration // how long timers are due at each of these rates
+	IdleFull int           // pending timers of an idle timerd that has pending ones
+	Millions int           // pending timers of the workload with the most
+	Spread   Shape         // measured beside Millions, with due times spread over a while
+	Spike    Shape         // measured beside Millions, with one due time for all timers
+	Rates    []int         // firings per second of the workloads that count cores
+	Rated    time.Duration // duration of each of these rates
 	Rate     int           // firings per second of an installation
-	AtOnce   int           // timers of it that are due at one instant
-	Waiting  int           // timers of it that are pending while it is idle
-	Crowd    int           // timers or retries of each kind that a hostile tenant has, at least where they are small
+	AtOnce   int           // timers due at one instant, of an installation
+	Waiting  int           // pending timers of an idle installation
+	Crowd    int           // timers or retries of a hostile tenant, for each kind of small ones
 }
 
-// pendingFirst is the number of the first timer that only waits.
+// pendingFirst is the number of the first timer that stays pending.
 const pendingFirst = 1_000_000_000
 
-// pendingDelay is how far in the future those are due: beyond the end of the run.
+// pendingDelay is the delay of timers that stay pending: beyond the end of the run.
 const pendingDelay = 24 * time.Hour
 
-// preloadChunk is how many timers are made at a time, to bound this program's own memory.
+// preloadChunk limits the timers made at a time, to limit this program's memory.
 const preloadChunk = 50_000
 
 func (b *Bench) logf(format string, args ...any) {
@@ -68,13 +68,14 @@ type running struct {
 	armRate float64 // timers per second, as measured
 }
 
-// start starts a system. The caller closes it, also after an error of its own.
+// start starts a system. The caller closes it, also after an error.
 func (b *Bench) start(ctx context.Context, spec peer.Spec, system peer.System) (*running, error) {
 	r, err := rig.New(b.Timerd)
 	if err != nil {
 		return nil, err
 	}
-	x := &running{Rig: r, System: system, collector: newCollector(), spec: spec, next: 1, armRate: float64(spec.ArmRate)}
+	x := &running{Rig: r, System: system, collector: newCollector(), spec: spec, next: 1,
+		armRate: float64(spec.ArmRate)}
 	if err := x.System.Start(ctx, r, x.fired); err != nil {
 		return nil, errors.Join(fmt.Errorf("start %s: %w", spec.Name, err), r.Close())
 	}
@@ -88,13 +89,14 @@ func (x *running) number(n int) int64 {
 	return first
 }
 
-// preload sets n timers that are due after the run.
+// preload sets n timers that are due after the end of the run.
 func (x *running) preload(ctx context.Context, n int) error {
 	due := time.Now().Add(pendingDelay)
 	for done := 0; done < n; {
 		timers := make([]firing.Timer, 0, preloadChunk)
 		for len(timers) < preloadChunk && done < n {
-			timers = append(timers, firing.Timer{N: pendingFirst + x.pending, Due: due.Add(time.Duration(x.pending) * time.Millisecond).Truncate(time.Millisecond)})
+			timers = append(timers, firing.Timer{N: pendingFirst + x.pending,
+				Due: due.Add(time.Duration(x.pending) * time.Millisecond).Truncate(time.Millisecond)})
 			x.pending++
 			done++
 		}
@@ -108,7 +110,7 @@ func (x *running) preload(ctx context.Context, n int) error {
 	return nil
 }
 
-// addForeign sets n keys with a TTL that are no timers, as a cache would.
+// addForeign sets n keys with a TTL that are not timers, as a cache would.
 func (x *running) addForeign(ctx context.Context, n int) error {
 	const batch = 1000
 	for done := 0; done < n; done += batch {
@@ -125,12 +127,13 @@ func (x *running) addForeign(ctx context.Context, n int) error {
 	return nil
 }
 
-// measurement returns one of this system, to be filled in.
+// measurement returns a measurement of this system without results.
 func (x *running) measurement(workload string, round int) result.Measurement {
-	return result.Measurement{System: x.spec.Name, Workload: workload, Round: round, Pending: int(x.pending), Foreign: x.foreign}
+	return result.Measurement{System: x.spec.Name, Workload: workload, Round: round, Pending: int(x.pending),
+		Foreign: x.foreign}
 }
 
-// usage returns what was used since before, and the most memory that is resident.
+// usage returns the usage since before, and the highest sample of resident memory.
 func usage(before, after map[string]rig.Usage, peak map[string]int64) map[string]result.Usage {
 	used := make(map[string]result.Usage)
 	for role, u := range after {

@@ -7,11 +7,11 @@ import (
 	"github.com/timerd-io/timerd/bench/internal/result"
 )
 
-// aftermath is how long setting many timers has consequences: timerd takes in what it has heard of them, and buffers of
-// clients and of the AOF go away.
+// aftermath is the time after setting many timers in which timerd processes their events, and the buffers of clients
+// and of the AOF shrink.
 const aftermath = 10 * time.Second
 
-// memory sets n timers that are due after the run, and measures what memory they take.
+// memory sets n timers that are due after the end of the run, and measures their memory.
 func (b *Bench) memory(ctx context.Context, x *running, n, round int) (m result.Measurement, err error) {
 	usedBefore, err := redisMemory(ctx, x)
 	if err != nil {
@@ -48,7 +48,7 @@ func (b *Bench) memory(ctx context.Context, x *running, n, round int) (m result.
 	return m, nil
 }
 
-// redisMemory returns the bytes that Redis has allocated, 0 where there is no Redis.
+// redisMemory returns the bytes that Redis has allocated, 0 without Redis.
 func redisMemory(ctx context.Context, x *running) (float64, error) {
 	if x.RedisClient == nil {
 		return 0, nil

@@ -15,11 +15,11 @@ import (
 	"github.com/timerd-io/timerd/bench/internal/rig"
 )
 
-// Names of what is measured with millions of timers pending; the report knows them too. What has its name from
-// [Scale] alone is measured with nothing else going on.
+// Names of the measurements with millions of pending timers; the report uses them too. A measurement with only the name
+// of the shape has no other operation beside it.
 const (
 	MillionsPrefix  = "millions: "
-	MillionsEmpty   = MillionsPrefix + "empty, " // the name of a shape follows: before the others are set
+	MillionsEmpty   = MillionsPrefix + "empty, " // the name of a shape follows: before the pending timers are set
 	MillionsMemory  = MillionsPrefix + "memory"
 	MillionsStart   = MillionsPrefix + "audits at timerd's start"
 	MillionsAudit   = MillionsPrefix + "audit after a gap"
@@ -29,30 +29,30 @@ const (
 	MillionsPage    = MillionsPrefix + "`timerd ls`"
 )
 
-// Values of these.
+// The values of these measurements.
 const (
 	ValueTook     = "tookS"
 	ValueReady    = "readyS"
 	ValueFork     = "forkMs"
-	ValueCopied   = "copiedBytes" // pages that Redis wrote to while its child had them too
+	ValueCopied   = "copiedBytes" // pages that Redis wrote to while it shared them with its child
 	ValueFile     = "fileBytes"
 	ValueUsed     = "usedMemoryBytes"
 	ValueResident = "usedMemoryRSSBytes"
 	ValueAOF      = "aofBytes"
 )
 
-// What a pending timer takes at most: memory for Redis and for the pages that are copied while its child has them, and
-// disk for the append-only file, the one that replaces it, and a dump. The reserve is for everything else.
+// Upper bounds for a pending timer: the memory of Redis with copied pages during a fork, and the disk space of the
+// append-only file, of its replacement and of a dump. The reserve is for everything else.
 const (
 	memoryPerTimer = 800
 	diskPerTimer   = 1500
 	reserve        = 1 << 30
 )
 
-// ErrNoRoom says that a workload takes more memory or disk than there is.
+// ErrNoRoom means that a workload needs more memory or disk space than the machine has.
 var ErrNoRoom = errors.New("the machine has too little room for the workload")
 
-// checkRoom returns ErrNoRoom, with what is missing, unless n timers have room in memory and in a directory.
+// checkRoom returns ErrNoRoom, with the missing amount, unless n timers fit into memory and into a directory's disk.
 func checkRoom(n int, dir string) error {
 	memory, err := rig.Memory("MemAvailable")
 	if err != nil {
@@ -65,24 +65,26 @@ func checkRoom(n int, dir string) error {
 	for _, c := range []struct {
 		what         string
 		needed, free int64
-	}{{"memory", reserve + int64(n)*memoryPerTimer, memory}, {"disk at " + dir, reserve + int64(n)*diskPerTimer, disk}} {
+	}{{"memory", reserve + int64(n)*memoryPerTimer, memory},
+		{"disk at " + dir, reserve + int64(n)*diskPerTimer, disk}} {
 		if c.free < c.needed {
 			const gib = float64(1 << 30)
-			return fmt.Errorf("%w: %d timers take %.1f GiB of %s, and %.1f are free", ErrNoRoom, n, float64(c.needed)/gib, c.what, float64(c.free)/gib)
+			return fmt.Errorf("%w: %d timers take %.1f GiB of %s, and %.1f are free", ErrNoRoom, n,
+				float64(c.needed)/gib, c.what, float64(c.free)/gib)
 		}
 	}
 	return nil
 }
 
-// during is something that goes on while timers fire. run returns once it is over.
+// during is an operation that runs while timers fire. run returns when the operation is over.
 type during struct {
 	name string
 	run  func(ctx context.Context, values map[string]float64) error
 }
 
-// Millions measures timers as they fire while millions of others are pending: before these are set, with nothing else
-// going on, and during everything that has to do with all of them. Redis rewrites its append-only file only where that
-// is measured.
+// Millions measures firing timers while millions of others are pending: before the pending ones are set, without any
+// other operation, and during each operation on all of them. Redis rewrites its append-only file only for the
+// measurement of that.
 func (b *Bench) Millions(ctx context.Context, round int, save func(result.Measurement) error) (err error) {
 	n := b.Scale.Millions
 	if err := checkRoom(n, os.TempDir()); err != nil {
@@ -109,12 +111,13 @@ func (b *Bench) Millions(ctx context.Context, round int, save func(result.Measur
 		return err
 	}
 	b.logf("timerd was ready %.2f s after its start", ready.Seconds())
-	if err := b.firingDuring(ctx, x, round, save, during{MillionsStart, func(ctx context.Context, values map[string]float64) error {
-		values[ValueReady] = ready.Seconds()
-		err := b.awaitAudit(ctx, x, 0)
-		values[ValueTook] = time.Since(began).Seconds() // from the start, not from the first firing
-		return err
-	}}); err != nil {
+	if err := b.firingDuring(ctx, x, round, save, during{MillionsStart,
+		func(ctx context.Context, values map[string]float64) error {
+			values[ValueReady] = ready.Seconds()
+			err := b.awaitAudit(ctx, x, 0)
+			values[ValueTook] = time.Since(began).Seconds() // counted from the start, not from the first firing
+			return err
+		}}); err != nil {
 		return err
 	}
 
@@ -141,7 +144,9 @@ func (b *Bench) Millions(ctx context.Context, round int, save func(result.Measur
 			return timed(values, func() error { return b.auditAfterGap(ctx, x) })
 		}},
 		{MillionsSave, func(ctx context.Context, values map[string]float64) error { return b.dump(ctx, x, values) }},
-		{MillionsRewrite, func(ctx context.Context, values map[string]float64) error { return b.rewrite(ctx, x, values) }},
+		{MillionsRewrite, func(ctx context.Context, values map[string]float64) error {
+			return b.rewrite(ctx, x, values)
+		}},
 		{MillionsList, func(ctx context.Context, values map[string]float64) error {
 			return timed(values, func() error { return b.runLs(ctx, x, 0) })
 		}},
@@ -153,14 +158,16 @@ func (b *Bench) Millions(ctx context.Context, round int, save func(result.Measur
 	return nil
 }
 
-// besides measures the shapes of the scale beside what there is.
-func (b *Bench) besides(ctx context.Context, x *timerdRun, prefix string, round int, save func(result.Measurement) error) error {
+// besides measures the shapes of the scale beside the pending timers.
+func (b *Bench) besides(ctx context.Context, x *timerdRun, prefix string, round int,
+	save func(result.Measurement) error) error {
 	for _, shape := range []Shape{b.Scale.Spread, b.Scale.Spike} {
 		m := x.measurement(prefix+shape.Name, round)
 		if err := b.deliver(ctx, x.running, shape, nil, &m); err != nil {
 			return err
 		}
-		b.logf("%s, %d pending: p50 %.1f ms, p99 %.1f ms, drained in %.0f ms", shape.Name, x.pending, m.Firings.Consumed.P50, m.Firings.Consumed.P99, m.Firings.Drained)
+		b.logf("%s, %d pending: p50 %.1f ms, p99 %.1f ms, drained in %.0f ms", shape.Name, x.pending,
+			m.Firings.Consumed.P50, m.Firings.Consumed.P99, m.Firings.Drained)
 		if err := save(m); err != nil {
 			return err
 		}
@@ -168,7 +175,7 @@ func (b *Bench) besides(ctx context.Context, x *timerdRun, prefix string, round 
 	return nil
 }
 
-// fill sets the n timers, and measures what they take.
+// fill sets the n pending timers, and measures their memory and disk space.
 func (b *Bench) fill(ctx context.Context, x *timerdRun, n, round int, save func(result.Measurement) error) error {
 	began := time.Now()
 	memory, err := b.memory(ctx, x.running, n, round)
@@ -183,7 +190,8 @@ func (b *Bench) fill(ctx context.Context, x *timerdRun, n, round int, save func(
 	m.Values = map[string]float64{ValueBytes: memory.Values[ValueBytes], ValueRate: float64(n) / took.Seconds()}
 	m.Usage = memory.Usage
 	for name, of := range map[string][2]string{
-		ValueUsed: {"memory", "used_memory"}, ValueResident: {"memory", "used_memory_rss"}, ValueAOF: {"persistence", "aof_current_size"},
+		ValueUsed: {"memory", "used_memory"}, ValueResident: {"memory", "used_memory_rss"},
+		ValueAOF: {"persistence", "aof_current_size"},
 	} {
 		if m.Values[name], err = stat(ctx, x.RedisClient, of[0], of[1]); err != nil {
 			return err
@@ -192,10 +200,11 @@ func (b *Bench) fill(ctx context.Context, x *timerdRun, n, round int, save func(
 	return save(m)
 }
 
-// firingDuring measures the spread timers of the scale again and again while something goes on, which begins when the
-// first one of them is due. Of what it measures, the values are with the first round; a later one counts only if it was
-// over before that.
-func (b *Bench) firingDuring(ctx context.Context, x *timerdRun, round int, save func(result.Measurement) error, d during) error {
+// firingDuring measures the spread timers of the scale again and again during an operation. The operation begins when
+// the first timer is due. The first round has the operation's values. A later round counts only if it ended before the
+// operation.
+func (b *Bench) firingDuring(ctx context.Context, x *timerdRun, round int, save func(result.Measurement) error,
+	d during) error {
 	var (
 		running sync.WaitGroup
 		values  = make(map[string]float64)
@@ -225,7 +234,8 @@ func (b *Bench) firingDuring(ctx context.Context, x *timerdRun, round int, save 
 		}
 		if !ended || len(measured) == 0 {
 			measured = append(measured, m)
-			b.logf("%s: p50 %.1f ms, p99 %.1f ms, max %.1f ms, nothing for %.1f ms", d.name, m.Firings.Consumed.P50, m.Firings.Consumed.P99, m.Firings.Consumed.Max, m.Firings.Gap)
+			b.logf("%s: p50 %.1f ms, p99 %.1f ms, max %.1f ms, nothing for %.1f ms", d.name, m.Firings.Consumed.P50,
+				m.Firings.Consumed.P99, m.Firings.Consumed.Max, m.Firings.Gap)
 		}
 	}
 	if failed != nil {
@@ -241,7 +251,7 @@ func (b *Bench) firingDuring(ctx context.Context, x *timerdRun, round int, save 
 	return nil
 }
 
-// timed puts down how long f took.
+// timed stores the duration of f as a value.
 func timed(values map[string]float64, f func() error) error {
 	began := time.Now()
 	err := f()
@@ -249,13 +259,13 @@ func timed(values map[string]float64, f func() error) error {
 	return err
 }
 
-// patience is how long something may take that has to do with all timers.
+// patience bounds an operation on all timers.
 func (b *Bench) patience() time.Duration {
 	const each = 500 * time.Microsecond
 	return time.Minute + time.Duration(b.Scale.Millions)*each
 }
 
-// awaitAudit waits until timerd has been through more audits that follow a subscription.
+// awaitAudit waits until timerd has made further audits after a subscription.
 func (b *Bench) awaitAudit(ctx context.Context, x *timerdRun, before int) error {
 	return rig.Until(ctx, b.patience(), func(ctx context.Context) error {
 		audits, err := x.timerd.Audits(ctx)
@@ -266,7 +276,7 @@ func (b *Bench) awaitAudit(ctx context.Context, x *timerdRun, before int) error 
 	})
 }
 
-// auditAfterGap ends timerd's subscription, and waits until the audit is over that follows.
+// auditAfterGap ends timerd's subscription, and waits for the end of the audit that follows.
 func (b *Bench) auditAfterGap(ctx context.Context, x *timerdRun) error {
 	before, err := x.timerd.Audits(ctx)
 	if err != nil {
@@ -278,7 +288,7 @@ func (b *Bench) auditAfterGap(ctx context.Context, x *timerdRun) error {
 	return b.awaitAudit(ctx, x, before)
 }
 
-// dump has Redis write a dump, and removes it.
+// dump makes Redis write a dump, and removes the file.
 func (b *Bench) dump(ctx context.Context, x *timerdRun, values map[string]float64) error {
 	if err := b.fork(ctx, x, "BGSAVE", "rdb_bgsave_in_progress", "rdb_last_bgsave_status", values); err != nil {
 		return err
@@ -300,9 +310,10 @@ func (b *Bench) dump(ctx context.Context, x *timerdRun, values map[string]float6
 	return os.Remove(path)
 }
 
-// rewrite has Redis rewrite its append-only file.
+// rewrite makes Redis rewrite its append-only file.
 func (b *Bench) rewrite(ctx context.Context, x *timerdRun, values map[string]float64) error {
-	if err := b.fork(ctx, x, "BGREWRITEAOF", "aof_rewrite_in_progress", "aof_last_bgrewrite_status", values); err != nil {
+	if err := b.fork(ctx, x, "BGREWRITEAOF", "aof_rewrite_in_progress", "aof_last_bgrewrite_status",
+		values); err != nil {
 		return err
 	}
 	var err error
@@ -313,9 +324,10 @@ func (b *Bench) rewrite(ctx context.Context, x *timerdRun, values map[string]flo
 	return err
 }
 
-// fork gives a command that has Redis fork, and waits until the child has ended. progress and status are what INFO
-// tells of it.
-func (b *Bench) fork(ctx context.Context, x *timerdRun, command, progress, status string, values map[string]float64) error {
+// fork runs a command that makes Redis fork, and waits until the child has ended. progress and status are fields of
+// INFO for that command.
+func (b *Bench) fork(ctx context.Context, x *timerdRun, command, progress, status string,
+	values map[string]float64) error {
 	if err := timed(values, func() error {
 		if err := x.RedisClient.Do(ctx, command).Err(); err != nil {
 			return err
@@ -342,10 +354,11 @@ func (b *Bench) fork(ctx context.Context, x *timerdRun, command, progress, statu
 	return err
 }
 
-// page is how many timers `timerd ls` lists by default.
+// page is the default number of timers listed by `timerd ls`.
 const page = 100
 
-// runLs runs `timerd ls`, with a limit or 0 for all, and sees that it lists as many.
+// runLs runs `timerd ls`, with a limit, or with 0 for all timers. It returns an error unless the list has as many
+// timers as it should.
 func (b *Bench) runLs(ctx context.Context, x *timerdRun, limit int) error {
 	var lines lineCount
 	ls := x.ls(ctx, b.Timerd, limit)
@@ -363,7 +376,7 @@ func (b *Bench) runLs(ctx context.Context, x *timerdRun, limit int) error {
 	return nil
 }
 
-// lineCount counts the lines that are written to it.
+// lineCount is a writer that counts lines.
 type lineCount int
 
 func (c *lineCount) Write(text []byte) (int, error) {

@@ -16,10 +16,11 @@ func TestCheckRoom(t *testing.T) {
 	}
 }
 
-func TestTimed(t *testing.T) {
+func TestMeasuredOperations(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		values, failed := make(map[string]float64), errors.New("failed")
-		if err := timed(values, func() error { time.Sleep(3 * time.Second); return failed }); !errors.Is(err, failed) || values[ValueTook] != 3 {
+		if err := timed(values, func() error { time.Sleep(3 * time.Second); return failed }); !errors.Is(err, failed) ||
+			values[ValueTook] != 3 {
 			t.Errorf("%v after %v s", err, values[ValueTook])
 		}
 	})

@@ -14,10 +14,10 @@ import (
 	"github.com/timerd-io/timerd/bench/internal/result"
 )
 
-// stormLead is how long after their setting the timers of a storm are due, besides the time that setting them takes.
+// stormLead is the delay of a storm's timers. The time for setting them comes on top.
 const stormLead = 20 * time.Second
 
-// stormSpread is over which time those that were rescheduled are due.
+// stormSpread is the time over which the new due times of rescheduled timers are spread.
 const stormSpread = 10 * time.Second
 
 // storm is a way of cancelling and rescheduling.
@@ -48,8 +48,8 @@ func stormsOf() []storm {
 	}
 }
 
-// Storms cancels half of many timers and reschedules the others, as fast as two connections with pipelines do it, and
-// sees that the former do not fire and the latter do, at their new time.
+// Storms cancels half of many timers and reschedules the others, as fast as two connections with pipelines allow. It
+// checks that cancelled timers do not fire and that rescheduled ones fire at their new times.
 func (b *Bench) Storms(ctx context.Context, round int, save func(result.Measurement) error) (err error) {
 	x, err := b.startTimerd(ctx, &peer.Timerd{})
 	if err != nil {
@@ -61,8 +61,10 @@ func (b *Bench) Storms(ctx context.Context, round int, save func(result.Measurem
 		if err := b.storm(ctx, x, s, &m); err != nil {
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
-		b.logf("storm of %s: %.0f cancelled/s, %.0f rescheduled/s; %d undelivered, %d early, %.0f fired though cancelled", s.name,
-			m.Values[ValueCancelled], m.Values[ValueMoved], m.Firings.Undelivered(), m.Firings.Early, m.Values[ValueFiredDead])
+		b.logf("storm of %s: %.0f cancelled/s, %.0f rescheduled/s; %d undelivered, %d early, %.0f fired although "+
+			"cancelled", s.name,
+			m.Values[ValueCancelled], m.Values[ValueMoved], m.Firings.Undelivered(), m.Firings.Early,
+			m.Values[ValueFiredDead])
 		if err := save(m); err != nil {
 			return err
 		}
@@ -90,10 +92,11 @@ func (b *Bench) storm(ctx context.Context, x *timerdRun, s storm, m *result.Meas
 	cancelled, moved := timers[:half], timers[half:]
 	dues := make([]time.Time, len(moved))
 	for i := range moved {
-		moved[i].Due = due.Add(time.Duration(i) * stormSpread / time.Duration(len(moved))).Truncate(time.Millisecond).Add(time.Second)
+		moved[i].Due = due.Add(time.Duration(i) * stormSpread / time.Duration(len(moved))).Truncate(
+			time.Millisecond).Add(time.Second)
 		dues[i] = moved[i].Due
 	}
-	x.begin(first, n) // those that are cancelled too, in order to see any of them
+	x.begin(first, n) // cancelled timers too: none may fire
 
 	began := time.Now()
 	if err := pipelines(ctx, x.RedisClient, cancelled, s.cancel); err != nil {
@@ -127,12 +130,13 @@ func (b *Bench) storm(ctx context.Context, x *timerdRun, s storm, m *result.Meas
 	m.Firings = evaluate(first+int64(half), dues, kept)
 	m.Usage = usage(before, after, nil)
 	m.Values = map[string]float64{
-		ValueCancelled: float64(half) / cancelTook.Seconds(), ValueMoved: float64(n-half) / moveTook.Seconds(), ValueFiredDead: float64(dead)}
+		ValueCancelled: float64(half) / cancelTook.Seconds(), ValueMoved: float64(n-half) / moveTook.Seconds(),
+		ValueFiredDead: float64(dead)}
 	return nil
 }
 
-// awaitFired waits until the timers have fired that were not cancelled, or the grace
-// is over, and then a while for those that should not.
+// awaitFired waits until the timers that were not cancelled have fired, or the grace is over. Then it waits for a while
+// in case cancelled timers fire.
 func (b *Bench) awaitFired(ctx context.Context, x *timerdRun, half int, last time.Time) error {
 	for deadline := last.Add(b.Grace); time.Now().Before(deadline); {
 		if err := sleepUntil(ctx, time.Now().Add(linger)); err != nil {
@@ -152,7 +156,8 @@ func (b *Bench) awaitFired(ctx context.Context, x *timerdRun, half int, last tim
 }
 
 // pipelines calls f for each timer, in pipelines on two connections.
-func pipelines(ctx context.Context, rdb *redis.Client, timers []firing.Timer, f func(context.Context, redis.Pipeliner, firing.Timer)) error {
+func pipelines(ctx context.Context, rdb *redis.Client, timers []firing.Timer,
+	f func(context.Context, redis.Pipeliner, firing.Timer)) error {
 	const size, connections = 100, 2
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(connections)
@@ -172,8 +177,8 @@ func pipelines(ctx context.Context, rdb *redis.Client, timers []firing.Timer, f 
 	return group.Wait()
 }
 
-// Retries has each timer fail until its last attempt, in the hands of the Go client, and measures each attempt: how
-// late it is by the due time that its event has.
+// Retries measures timers whose consumer, the Go client, fails each attempt but the last: the lateness of each attempt
+// by the due time in its event.
 func (b *Bench) Retries(ctx context.Context, round int, save func(result.Measurement) error) (err error) {
 	x, err := b.startTimerd(ctx, &peer.Timerd{Retries: true})
 	if err != nil {
@@ -183,7 +188,8 @@ func (b *Bench) Retries(ctx context.Context, round int, save func(result.Measure
 	const spreadOver = 10 * time.Second
 	n := b.Scale.Retried
 	shape := Shape{Name: "retries", Timers: n, Spread: spreadOver}
-	timers := spread(x.number(n), shape, time.Now().Add(2*quiet+time.Duration(float64(n)/x.armRate*float64(time.Second))))
+	timers := spread(x.number(n), shape, time.Now().Add(2*quietTime+time.Duration(
+		float64(n)/x.armRate*float64(time.Second))))
 	first := peer.AttemptN(timers[0].N, 1)
 	x.begin(first, n*peer.Attempts)
 	if err := x.Arm(ctx, timers); err != nil {
@@ -223,7 +229,8 @@ func (b *Bench) Retries(ctx context.Context, round int, save func(result.Measure
 		if attempt == peer.Attempts {
 			m.Usage = usage(before, after, nil)
 		}
-		b.logf("retries, attempt %d: p50 %.1f ms, p99 %.1f ms, %d undelivered, %d early", attempt, m.Firings.Consumed.P50, m.Firings.Consumed.P99, m.Firings.Undelivered(), m.Firings.Early)
+		b.logf("retries, attempt %d: p50 %.1f ms, p99 %.1f ms, %d undelivered, %d early", attempt,
+			m.Firings.Consumed.P50, m.Firings.Consumed.P99, m.Firings.Undelivered(), m.Firings.Early)
 		if err := save(m); err != nil {
 			return err
 		}

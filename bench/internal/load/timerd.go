@@ -52,7 +52,7 @@ const (
 	ValueFiredDead = "cancelledFired"
 )
 
-// way is a way of setting timers. set sets some, of which there are size at most.
+// way is a way of setting timers. set sets a number of timers, at most size.
 type way struct {
 	name    string
 	plain   bool
@@ -67,9 +67,11 @@ func ways() []way {
 		return rdb.Do(ctx, "SET", timers[0].Key(), timers[0].Payload(), "PXAT", timers[0].Due.UnixMilli()).Err()
 	}
 	set := func(ctx context.Context, rdb *redis.Client, timers []firing.Timer) error {
-		return rdb.Do(ctx, "FCALL", "timer_set", 1, timers[0].Key(), timers[0].Payload(), "PXAT", timers[0].Due.UnixMilli()).Err()
+		return rdb.Do(ctx, "FCALL", "timer_set", 1, timers[0].Key(), timers[0].Payload(), "PXAT",
+			timers[0].Due.UnixMilli()).Err()
 	}
-	piped := func(each func(pipe redis.Pipeliner, t firing.Timer)) func(context.Context, *redis.Client, []firing.Timer) error {
+	piped := func(each func(pipe redis.Pipeliner, t firing.Timer)) func(context.Context, *redis.Client,
+		[]firing.Timer) error {
 		return func(ctx context.Context, rdb *redis.Client, timers []firing.Timer) error {
 			_, err := rdb.Pipelined(ctx, func(pipe redis.Pipeliner) error {
 				for _, t := range timers {
@@ -108,8 +110,9 @@ func ways() []way {
 	}
 }
 
-// Setting measures how fast timers are set in each way: with a timerd, and plain ones without any too. Of plain ones
-// it tells how many were not adopted when setting stopped, and how long after that the last one was.
+// Setting measures the rate of setting timers in each way: with a timerd, and for plain SETs also without one. For
+// plain SETs it also reports the number of timers not adopted when setting stopped, and the time until the last one was
+// adopted.
 func (b *Bench) Setting(ctx context.Context, round int, save func(result.Measurement) error) (err error) {
 	x, err := b.startTimerd(ctx, &peer.Timerd{})
 	if err != nil {
@@ -133,7 +136,8 @@ func (b *Bench) Setting(ctx context.Context, round int, save func(result.Measure
 		if err != nil {
 			return err
 		}
-		m := result.Measurement{System: x.spec.Name, Workload: setting + w.name, Round: round, Values: map[string]float64{ValueRate: float64(n) / took.Seconds()}}
+		m := result.Measurement{System: x.spec.Name, Workload: setting + w.name, Round: round,
+			Values: map[string]float64{ValueRate: float64(n) / took.Seconds()}}
 		if w.plain {
 			m.Values[ValueUnadopted] = float64(before + n - pending)
 			catchUp, err := x.timerd.AwaitAdopted(ctx, before+n, b.Grace)
@@ -147,7 +151,8 @@ func (b *Bench) Setting(ctx context.Context, round int, save func(result.Measure
 			return err
 		}
 		m.Usage = usage(used, after, nil)
-		b.logf("%s: %.0f timers/s, %.0f not yet adopted at the end", w.name, m.Values[ValueRate], m.Values[ValueUnadopted])
+		b.logf("%s: %.0f timers/s, %.0f not yet adopted at the end", w.name, m.Values[ValueRate],
+			m.Values[ValueUnadopted])
 		if err := save(m); err != nil {
 			return err
 		}
@@ -155,7 +160,7 @@ func (b *Bench) Setting(ctx context.Context, round int, save func(result.Measure
 	return b.settingAlone(ctx, round, save)
 }
 
-// setting begins the names of the workloads of Setting.
+// setting is the prefix of the names of the workloads that Setting measures.
 const setting = "setting: "
 
 // settingAlone measures plain SETs without any timerd.
@@ -177,7 +182,8 @@ func (b *Bench) settingAlone(ctx context.Context, round int, save func(result.Me
 		if err != nil {
 			return fmt.Errorf("%s: %w", w.name, err)
 		}
-		m := result.Measurement{System: spec.Name, Workload: setting + w.name, Round: round, Values: map[string]float64{ValueRate: float64(n) / took.Seconds()}}
+		m := result.Measurement{System: spec.Name, Workload: setting + w.name, Round: round,
+			Values: map[string]float64{ValueRate: float64(n) / took.Seconds()}}
 		if err := save(m); err != nil {
 			return err
 		}
@@ -185,7 +191,7 @@ func (b *Bench) settingAlone(ctx context.Context, round int, save func(result.Me
 	return nil
 }
 
-// set sets timers for the time of the scale, and returns how many were set in which time.
+// set sets timers for the duration that the scale gives, and returns their number and the time it took.
 func (b *Bench) set(ctx context.Context, x *running, w way) (n int64, took time.Duration, err error) {
 	due := time.Now().Add(pendingDelay).Truncate(time.Millisecond)
 	var count atomic.Int64
@@ -212,7 +218,7 @@ func (b *Bench) set(ctx context.Context, x *running, w way) (n int64, took time.
 	return count.Load(), time.Since(began), err
 }
 
-// Idle measures what a timerd uses that has nothing to do, without and with pending timers.
+// Idle measures the usage of an idle timerd, first without and then with pending timers.
 func (b *Bench) Idle(ctx context.Context, round int, save func(result.Measurement) error) (err error) {
 	x, err := b.startTimerd(ctx, &peer.Timerd{})
 	if err != nil {
@@ -230,7 +236,8 @@ func (b *Bench) Idle(ctx context.Context, round int, save func(result.Measuremen
 		if m.Values, m.Usage, err = b.watch(ctx, x.running); err != nil {
 			return err
 		}
-		b.logf("idle with %d pending: %.1f Redis commands/s, timerd uses %.2f %% of a core", pending, m.Values[ValueCommands], 100*m.Usage["timerd"].CPU/b.Scale.Idle.Seconds())
+		b.logf("idle with %d pending: %.1f Redis commands/s, timerd uses %.2f %% of a core", pending,
+			m.Values[ValueCommands], 100*m.Usage["timerd"].CPU/b.Scale.Idle.Seconds())
 		if err := save(m); err != nil {
 			return err
 		}
@@ -238,7 +245,7 @@ func (b *Bench) Idle(ctx context.Context, round int, save func(result.Measuremen
 	return nil
 }
 
-// ValueSeconds is how long an idle timerd was watched.
+// ValueSeconds is the duration of the measurement of an idle timerd.
 const ValueSeconds = "seconds"
 
 func (b *Bench) watch(ctx context.Context, x *running) (map[string]float64, map[string]result.Usage, error) {
@@ -263,12 +270,12 @@ func (b *Bench) watch(ctx context.Context, x *running) (map[string]float64, map[
 	if err != nil {
 		return nil, nil, err
 	}
-	own := 1.0 // the first INFO, which counts itself once it is done
+	own := 1.0 // the first INFO itself
 	values := map[string]float64{ValueCommands: (since - commands - own) / took.Seconds(), ValueSeconds: took.Seconds()}
 	return values, usage(before, after, nil), nil
 }
 
-// stat returns a number of Redis's INFO.
+// stat returns a numeric field of Redis's INFO.
 func stat(ctx context.Context, rdb *redis.Client, section, name string) (float64, error) {
 	value, err := info(ctx, rdb, section, name)
 	if err != nil {

@@ -26,13 +26,16 @@ type asynqSystem struct {
 func asynqSpecs() []Spec {
 	spec := func(name, title, settings string, tuned bool) Spec {
 		return Spec{
-			Name: name, Title: title, Settings: settings, OnRedis: true, Preload: true, ArmRate: 5_000, Missing: available,
-			New: func(Spec) System { return &asynqSystem{tuned: tuned} },
+			Name: name, Title: title, Settings: settings, OnRedis: true, Preload: true, ArmRate: 5_000,
+			Missing: available,
+			New:     func(Spec) System { return &asynqSystem{tuned: tuned} },
 		}
 	}
 	return []Spec{
-		spec("asynq", "asynq, defaults", "Concurrency 10 as in its README; scheduled tasks looked for every 5 s", false),
-		spec("asynq-tuned", "asynq, tuned", "Concurrency 100, DelayedTaskCheckInterval 10 ms, TaskCheckInterval 10 ms", true),
+		spec("asynq", "asynq, defaults", "Concurrency 10 as in its README; scheduled tasks looked for every 5 s",
+			false),
+		spec("asynq-tuned", "asynq, tuned", "Concurrency 100, DelayedTaskCheckInterval 10 ms, TaskCheckInterval 10 ms",
+			true),
 	}
 }
 
@@ -49,7 +52,8 @@ func (a *asynqSystem) Start(ctx context.Context, r *rig.Rig, fired func(firing.F
 func (a *asynqSystem) Arm(ctx context.Context, timers []firing.Timer) error {
 	return inParallel(ctx, timers, armWorkers, func(ctx context.Context, part []firing.Timer) error {
 		for _, t := range part {
-			if _, err := a.client.EnqueueContext(ctx, asynq.NewTask(asynqTask, t.Payload()), asynq.TaskID(t.Key()), asynq.ProcessAt(t.Due)); err != nil {
+			if _, err := a.client.EnqueueContext(ctx, asynq.NewTask(asynqTask, t.Payload()), asynq.TaskID(t.Key()),
+				asynq.ProcessAt(t.Due)); err != nil {
 				return err
 			}
 		}
@@ -57,11 +61,12 @@ func (a *asynqSystem) Arm(ctx context.Context, timers []firing.Timer) error {
 	})
 }
 
-// asynqWorker works on tasks: address of Redis, whether tuned.
+// asynqWorker works on tasks. Its arguments are the address of Redis, and the word tuned or nothing.
 func asynqWorker(ctx context.Context, args []string, report *firing.Reporter) error {
 	cfg := asynq.Config{Concurrency: 10, LogLevel: asynq.WarnLevel}
 	if args[1] == fmt.Sprint(true) {
-		cfg.Concurrency, cfg.DelayedTaskCheckInterval, cfg.TaskCheckInterval = 100, 10*time.Millisecond, 10*time.Millisecond
+		cfg.Concurrency, cfg.DelayedTaskCheckInterval, cfg.TaskCheckInterval = 100, 10*time.Millisecond,
+			10*time.Millisecond
 	}
 	server := asynq.NewServer(asynq.RedisClientOpt{Addr: args[0]}, cfg)
 	mux := asynq.NewServeMux()

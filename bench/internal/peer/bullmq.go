@@ -19,30 +19,33 @@ import (
 // RoleProducer is the role of a process that only sets timers.
 const RoleProducer = "producer"
 
-// bullmq is BullMQ, a job queue for Node.js on Redis. One Node.js process sets jobs, another works on them.
+// bullmq is BullMQ, a job queue for Node.js on Redis. One Node.js process sets jobs, and another one works on them.
 type bullmq struct {
 	settings []devserver.RedisOption
 
-	to   io.Writer      // what is to be set, a line for each timer, and an empty one
+	to   io.Writer      // for the timers to set: a line each, then an empty line
 	said *bufio.Scanner // an answer to each empty line
 }
 
 func bullmqSpecs() []Spec {
 	spec := func(name, title, settings string, fast bool, conf ...devserver.RedisOption) Spec {
 		return Spec{
-			Name: name, Title: title, Settings: settings, Redis: conf, OnRedis: true, Preload: true, ArmRate: 3_000, Missing: bullmqMissing,
+			Name: name, Title: title, Settings: settings, Redis: conf, OnRedis: true, Preload: true, ArmRate: 3_000,
+			Missing: bullmqMissing,
 			Variant: !fast,
 			New:     func(s Spec) System { return &bullmq{settings: s.Redis} },
 		}
 	}
 	return []Spec{
-		spec("bullmq", "BullMQ, Redis hz 10", "concurrency 100, removeOnComplete; jobs set by addBulk", false, devserver.Directive("notify-keyspace-events", "")),
-		spec("bullmq-hz100", "BullMQ, Redis hz 100", "as bullmq; a blocked client's time runs out at Redis's ticks", true,
+		spec("bullmq", "BullMQ, Redis hz 10", "concurrency 100, removeOnComplete; jobs set by addBulk", false,
+			devserver.Directive("notify-keyspace-events", "")),
+		spec("bullmq-hz100", "BullMQ, Redis hz 100", "as bullmq; a blocked client's time runs out at Redis's ticks",
+			true,
 			devserver.Directive("notify-keyspace-events", ""), devserver.Directive("hz", "100")),
 	}
 }
 
-// bullmqScript finds bullmq.js beside the sources or, as `make bench` runs it, in the directory bench/bullmq.
+// bullmqScript returns the path of bullmq.js: beside the sources or, under `make bench`, in the directory bench/bullmq.
 func bullmqScript() (string, error) {
 	for _, dir := range []string{"bullmq", "bench/bullmq"} {
 		if _, err := os.Stat(filepath.Join(dir, "node_modules", "bullmq")); err == nil {
@@ -78,7 +81,7 @@ func (b *bullmq) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firing
 	return startReporting(ctx, r, rig.RoleWorker, node("work"), fired)
 }
 
-// startProducer starts the process that sets jobs. Its CPU time is not counted with the worker's.
+// startProducer starts the process that sets jobs. Its CPU time does not count with the worker's.
 func (b *bullmq) startProducer(r *rig.Rig, cmd *exec.Cmd) error {
 	stdin, to, err := os.Pipe()
 	if err != nil {
@@ -105,10 +108,10 @@ func (b *bullmq) Arm(_ context.Context, timers []firing.Timer) error {
 		return err
 	}
 	if !b.said.Scan() {
-		return errors.Join(errors.New("the process that sets BullMQ's jobs has ended"), b.said.Err())
+		return errors.Join(errors.New("the process that sets jobs in BullMQ has ended"), b.said.Err())
 	}
 	if answer := strings.TrimSpace(b.said.Text()); answer != "set" {
-		return fmt.Errorf("the process that sets BullMQ's jobs said %q", answer)
+		return fmt.Errorf("the process that sets jobs in BullMQ wrote %q", answer)
 	}
 	return nil
 }

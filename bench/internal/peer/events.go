@@ -14,8 +14,8 @@ import (
 
 const workerEvents = "events"
 
-// events is what most tutorials begin with: SET key payload PX, and a subscription to Redis's expired events. The
-// event names the key; the payload is gone by then.
+// events is the method of most tutorials: SET key payload PX, and a subscription to Redis's expired events. The event
+// names the key, and the payload is gone by then.
 type events struct {
 	settings []devserver.RedisOption
 	rdb      *redis.Client
@@ -24,14 +24,19 @@ type events struct {
 func eventsSpecs() []Spec {
 	spec := func(name, title, settings string, conf ...devserver.RedisOption) Spec {
 		return Spec{
-			Name: name, Title: title, Settings: settings, Redis: conf, OnRedis: true, Preload: true, ArmRate: 40_000, Missing: available,
-			New: func(s Spec) System { return &events{settings: s.Redis} },
+			Name: name, Title: title, Settings: settings, Redis: conf, OnRedis: true, Preload: true, ArmRate: 40_000,
+			Missing: available,
+			New:     func(s Spec) System { return &events{settings: s.Redis} },
 		}
 	}
 	return []Spec{
-		spec("events", "Redis `expired` events, hz 10", "hz 10, active-expire-effort 1 (Redis's defaults); no payload reaches the subscriber", devserver.Directive("notify-keyspace-events", "Ex")),
-		spec("events-hz100", "Redis `expired` events, hz 100", "hz 100, active-expire-effort 10; no payload reaches the subscriber",
-			devserver.Directive("notify-keyspace-events", "Ex"), devserver.Directive("hz", "100"), devserver.Directive("active-expire-effort", "10")),
+		spec("events", "Redis `expired` events, hz 10",
+			"hz 10, active-expire-effort 1 (Redis's defaults); no payload reaches the subscriber",
+			devserver.Directive("notify-keyspace-events", "Ex")),
+		spec("events-hz100", "Redis `expired` events, hz 100",
+			"hz 100, active-expire-effort 10; no payload reaches the subscriber",
+			devserver.Directive("notify-keyspace-events", "Ex"), devserver.Directive("hz", "100"),
+			devserver.Directive("active-expire-effort", "10")),
 	}
 }
 
@@ -47,7 +52,7 @@ func (e *events) Arm(ctx context.Context, timers []firing.Timer) error {
 	return SetPlain(ctx, e.rdb, timers)
 }
 
-// eventsWorker subscribes to the expired events of a Redis: address.
+// eventsWorker subscribes to the expired events of a Redis. Its argument is the address.
 func eventsWorker(ctx context.Context, args []string, report *firing.Reporter) error {
 	rdb := redis.NewClient(&redis.Options{Addr: args[0]})
 	defer func() { _ = rdb.Close() }()
@@ -55,7 +60,7 @@ func eventsWorker(ctx context.Context, args []string, report *firing.Reporter) e
 	if _, err := sub.Receive(ctx); err != nil {
 		return err
 	}
-	context.AfterFunc(ctx, func() { _ = sub.Close() }) // it does not heed ctx
+	context.AfterFunc(ctx, func() { _ = sub.Close() }) // it ignores ctx
 	if err := report.Ready(); err != nil {
 		return err
 	}
@@ -67,7 +72,7 @@ func eventsWorker(ctx context.Context, args []string, report *firing.Reporter) e
 		received := time.Now()
 		n, err := firing.OfKey(msg.Payload)
 		if err != nil {
-			continue // a foreign key that ran out
+			continue // an expired foreign key
 		}
 		if err := report.Fired(firing.Firing{N: n, Received: received}); err != nil {
 			return err

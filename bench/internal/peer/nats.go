@@ -25,14 +25,15 @@ const (
 	headerDue      = "Due"
 )
 
-// syncAlways is the line of a nats-server's store by which it syncs each message to disk before it acknowledges it.
+// syncAlways is a line of a nats-server's configuration: sync each message to disk before its acknowledgement.
 const syncAlways = "sync_interval: always"
 
-// publishPatience is how long publishing may stand still, with a full window of messages that are not acknowledged.
+// publishPatience is the longest time for which publishing may stand still with a full window of unacknowledged
+// messages.
 const publishPatience = time.Minute
 
-// natsSystem is NATS alone: with its message schedules, or with a consumer that gives each message back with a delay
-// until it is due.
+// natsSystem is NATS alone. It uses NATS's message schedules, or a consumer that gives each message back with a delay
+// until the message is due.
 type natsSystem struct {
 	schedules bool
 	sync      bool // each message to disk before it is acknowledged
@@ -43,14 +44,18 @@ type natsSystem struct {
 func natsSpecs() []Spec {
 	spec := func(name, title, settings string, schedules, sync bool) Spec {
 		return Spec{
-			Name: name, Title: title, Settings: settings, Preload: true, ArmRate: 20_000, Missing: available, Variant: sync,
-			New: func(Spec) System { return &natsSystem{schedules: schedules, sync: sync} },
+			Name: name, Title: title, Settings: settings, Preload: true, ArmRate: 20_000, Missing: available,
+			Variant: sync,
+			New:     func(Spec) System { return &natsSystem{schedules: schedules, sync: sync} },
 		}
 	}
 	return []Spec{
-		spec("nats-schedule", "NATS `Nats-Schedule`", "file storage; Nats-Schedule: @at …, a subject for each timer", true, false),
-		spec("nats-schedule-sync", "NATS `Nats-Schedule`, sync always", "as nats-schedule; sync_interval: always", true, true),
-		spec("nats-nak", "JetStream NakWithDelay", "file storage; MaxAckPending unlimited; no timer can be cancelled", false, false),
+		spec("nats-schedule", "NATS `Nats-Schedule`", "file storage; Nats-Schedule: @at …, a subject for each timer",
+			true, false),
+		spec("nats-schedule-sync", "NATS `Nats-Schedule`, sync always", "as nats-schedule; sync_interval: always", true,
+			true),
+		spec("nats-nak", "JetStream NakWithDelay", "file storage; MaxAckPending unlimited; no timer can be cancelled",
+			false, false),
 	}
 }
 
@@ -67,7 +72,8 @@ func (s *natsSystem) Start(ctx context.Context, r *rig.Rig, fired func(firing.Fi
 		return err
 	}
 	if _, err := s.js.CreateStream(ctx, jetstream.StreamConfig{
-		Name: natsStream, Subjects: []string{natsFired, natsSchedules + ">"}, Storage: jetstream.FileStorage, AllowMsgSchedules: s.schedules,
+		Name: natsStream, Subjects: []string{natsFired, natsSchedules + ">"}, Storage: jetstream.FileStorage,
+		AllowMsgSchedules: s.schedules,
 	}); err != nil {
 		return err
 	}
@@ -112,7 +118,7 @@ func (s *natsSystem) Arm(ctx context.Context, timers []firing.Timer) error {
 	return s.awaitTaken(ctx)
 }
 
-// awaitTaken waits until the consumer has had every message once, and so has given it back.
+// awaitTaken waits until the consumer has received every message once, and so has given it back.
 func (s *natsSystem) awaitTaken(ctx context.Context) error {
 	return rig.Until(ctx, time.Minute, func(ctx context.Context) error {
 		consumer, err := s.js.Consumer(ctx, natsStream, consumerName)
@@ -126,10 +132,12 @@ func (s *natsSystem) awaitTaken(ctx context.Context) error {
 	})
 }
 
-// nakWorker gives each message back until it is due: NATS URL, stream, subject.
+// nakWorker gives each message back until the message is due. Its arguments are the NATS URL, the stream and the
+// subject.
 func nakWorker(ctx context.Context, args []string, report *firing.Reporter) error {
 	cfg := jetstream.ConsumerConfig{MaxAckPending: -1, AckWait: time.Hour, MaxDeliver: -1}
-	return consume(ctx, args, report, cfg, func(msg jetstream.Msg, received time.Time, meta *jetstream.MsgMetadata) error {
+	return consume(ctx, args, report, cfg, func(msg jetstream.Msg, received time.Time,
+		meta *jetstream.MsgMetadata) error {
 		if meta.NumDelivered == 1 {
 			var ms int64
 			if _, err := fmt.Sscan(msg.Headers().Get(headerDue), &ms); err != nil {

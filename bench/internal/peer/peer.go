@@ -1,5 +1,5 @@
-// Package peer has the systems under measurement, timerd and those that people use for timers otherwise, one file
-// each: how it is started, how timers are set, and the worker process that sees them fire.
+// Package peer has the measured systems, timerd and its alternatives, in one file each: the start of the system, the
+// setting of timers, and the worker process that receives firings.
 package peer
 
 import (
@@ -18,37 +18,39 @@ import (
 	"github.com/timerd-io/timerd/internal/devserver"
 )
 
-// System is something that delivers timers.
+// System is a system that delivers timers.
 type System interface {
-	// Start starts the servers and the worker on a rig, and returns once firings would be seen. fired is called
-	// for each of them, from one goroutine. The rig's Close ends everything.
+	// Start starts the servers and the worker on a rig, and returns once the worker can receive firings. It calls fired
+	// for each firing, from one goroutine. The rig's Close ends everything.
 	Start(ctx context.Context, r *rig.Rig, fired func(firing.Firing)) error
 	// Arm sets timers and returns once the system has acknowledged all of them.
 	Arm(ctx context.Context, timers []firing.Timer) error
 }
 
-// Spec is a System in one configuration.
+// Spec is a system in one configuration.
 type Spec struct {
 	Name     string                  // as on the command line
 	Title    string                  // as in tables
-	Settings string                  // what it was given, other than defaults
-	Redis    []devserver.RedisOption // settings of its Redis besides deploy/redis.conf; none where it has no Redis
-	OnRedis  bool                    // foreign keys can be in its way
-	// Preload says that it can hold timers that are due much later without these delaying the others by design.
+	Settings string                  // its settings that are not defaults
+	Redis    []devserver.RedisOption // settings of its Redis on top of deploy/redis.conf; none without a Redis
+	OnRedis  bool                    // foreign keys in Redis may slow it down
+	// Preload means that, by design, timers due much later do not delay the others.
 	Preload bool
-	// Variant says that it differs from another in what a crowd of other timers or keys does not touch.
+	// Variant means that the system differs from another one only in points that a crowd of other timers or keys does
+	// not affect.
 	Variant bool
-	ArmRate int // timers per second that it can be set at least, to allow for
+	ArmRate int // timers per second that it can set at least; a workload allows for that rate
 	Missing func() error
 	New     func(s Spec) System
 }
 
 // Specs returns all systems, timerd first.
 func Specs() []Spec {
-	return slices.Concat(timerdSpecs(), eventsSpecs(), pollerSpecs(), asynqSpecs(), bullmqSpecs(), natsSpecs(), rabbitmqSpecs(), riverSpecs())
+	return slices.Concat(timerdSpecs(), eventsSpecs(), pollerSpecs(), asynqSpecs(), bullmqSpecs(), natsSpecs(),
+		rabbitmqSpecs(), riverSpecs())
 }
 
-// Named returns the system of a name.
+// Named returns the system with a name.
 func Named(name string) (Spec, error) {
 	for _, s := range Specs() {
 		if s.Name == name {
@@ -58,10 +60,10 @@ func Named(name string) (Spec, error) {
 	return Spec{}, fmt.Errorf("no system %q", name)
 }
 
-// available says that nothing has to be installed.
+// available returns nil, and is for systems that need no installation.
 func available() error { return nil }
 
-// Worker runs the worker process of a kind until ctx ends. It is the other end of startWorker.
+// Worker runs the worker process of a kind until ctx ends. startWorker starts such processes.
 func Worker(ctx context.Context, kind string, args []string, report *firing.Reporter) error {
 	workers := map[string]func(context.Context, []string, *firing.Reporter) error{
 		workerEvents: eventsWorker,
@@ -83,12 +85,13 @@ func Worker(ctx context.Context, kind string, args []string, report *firing.Repo
 const workerStart = 60 * time.Second
 
 // startWorker runs this program as a worker of a kind.
-func startWorker(ctx context.Context, r *rig.Rig, role string, fired func(firing.Firing), kind string, args ...string) error {
+func startWorker(ctx context.Context, r *rig.Rig, role string, fired func(firing.Firing), kind string,
+	args ...string) error {
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), r.Self, append([]string{"worker", kind}, args...)...)
 	return startReporting(ctx, r, role, cmd, fired)
 }
 
-// startReporting starts a process that reports what it sees on its stdout, and waits until it is ready.
+// startReporting starts a process that reports firings on its stdout, and waits until it is ready.
 func startReporting(ctx context.Context, r *rig.Rig, role string, cmd *exec.Cmd, fired func(firing.Firing)) error {
 	out, in, err := os.Pipe()
 	if err != nil {
@@ -117,14 +120,15 @@ func startReporting(ctx context.Context, r *rig.Rig, role string, cmd *exec.Cmd,
 	}
 }
 
-// armBatch is how many timers are set by one call where a system takes many.
+// armBatch is the number of timers set in one call, if a system takes several in one call.
 const armBatch = 500
 
-// armWorkers is how many goroutines set timers one by one where a system takes no batches.
+// armWorkers is the number of goroutines that set timers one by one, if a system takes only one in a call.
 const armWorkers = 32
 
-// inParallel calls f for parts of timers, of armBatch at most, from n goroutines.
-func inParallel(ctx context.Context, timers []firing.Timer, n int, f func(ctx context.Context, part []firing.Timer) error) error {
+// inParallel splits timers into parts of at most armBatch, and calls f for each part, in up to n goroutines at a time.
+func inParallel(ctx context.Context, timers []firing.Timer, n int,
+	f func(ctx context.Context, part []firing.Timer) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(n)
 	for part := range slices.Chunk(timers, armBatch) {
@@ -143,7 +147,7 @@ func sorted(timers []firing.Timer) []firing.Timer {
 	return timers
 }
 
-// delay returns how long it is until t, in whole milliseconds, never too short.
+// delay returns the time until t in whole milliseconds, rounded up.
 func delay(t time.Time) time.Duration {
 	return max(0, (time.Until(t) + time.Millisecond - 1).Truncate(time.Millisecond))
 }

@@ -14,8 +14,8 @@ import (
 
 const workerPoller = "poller"
 
-// poller is the other tutorial: a sorted set scored by due time and a hash of payloads, asked at an interval. It takes
-// timers out before they are worked on, so a worker that dies loses what it took.
+// poller is the other common method of tutorials: a sorted set scored by due time, and a hash of payloads. A loop looks
+// for due timers at an interval. It removes timers before the work on them, so a dying worker loses its timers.
 type poller struct {
 	interval time.Duration
 	rdb      *redis.Client
@@ -27,7 +27,7 @@ const (
 	pollerPayloads = "poller:payloads"
 )
 
-// pollerScript takes due timers out. KEYS: the sorted set, the hash. ARGV: unix ms, how many at most. It returns the
+// pollerScript removes due timers. KEYS: the sorted set, the hash. ARGV: the unix ms, the most timers. It returns the
 // payloads.
 const pollerScript = `
 local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'LIMIT', 0, ARGV[2])
@@ -42,10 +42,13 @@ const pollerBatch = 512
 func pollerSpecs() []Spec {
 	spec := func(name string, interval time.Duration) Spec {
 		return Spec{
-			Name: name, Title: fmt.Sprintf("ZSET poller, every %v", interval), OnRedis: true, Preload: true, ArmRate: 30_000, Missing: available,
-			Variant:  interval < time.Second,
-			Settings: fmt.Sprintf("one Lua script takes up to %d due timers; repeated until a short batch, then every %v; a worker's crash loses what it took", pollerBatch, interval),
-			New:      func(Spec) System { return &poller{interval: interval} },
+			Name: name, Title: fmt.Sprintf("ZSET poller, every %v", interval), OnRedis: true, Preload: true,
+			ArmRate: 30_000, Missing: available,
+			Variant: interval < time.Second,
+			Settings: fmt.Sprintf(
+				"one Lua script takes up to %d due timers; repeated until a short batch, then every %v; a worker's "+
+					"crash loses its timers", pollerBatch, interval),
+			New: func(Spec) System { return &poller{interval: interval} },
 		}
 	}
 	return []Spec{spec("zset-1s", time.Second), spec("zset-10ms", 10*time.Millisecond)}
@@ -72,7 +75,7 @@ func (p *poller) Arm(ctx context.Context, timers []firing.Timer) error {
 	})
 }
 
-// pollerWorker polls: address of Redis, interval.
+// pollerWorker looks for due timers at an interval. Its arguments are the address of Redis and the interval.
 func pollerWorker(ctx context.Context, args []string, report *firing.Reporter) error {
 	interval, err := time.ParseDuration(args[1])
 	if err != nil {
@@ -88,7 +91,8 @@ func pollerWorker(ctx context.Context, args []string, report *firing.Reporter) e
 	defer tick.Stop()
 	for {
 		for taken := pollerBatch; taken == pollerBatch; {
-			payloads, err := script.Run(ctx, rdb, []string{pollerDue, pollerPayloads}, time.Now().UnixMilli(), pollerBatch).StringSlice()
+			payloads, err := script.Run(ctx, rdb, []string{pollerDue, pollerPayloads}, time.Now().UnixMilli(),
+				pollerBatch).StringSlice()
 			if err != nil {
 				return ignoreEnd(ctx, err)
 			}
@@ -112,7 +116,7 @@ func pollerWorker(ctx context.Context, args []string, report *firing.Reporter) e
 	}
 }
 
-// ignoreEnd returns err unless ctx has ended, which then is what it comes of.
+// ignoreEnd returns err, or nil if the end of ctx caused it.
 func ignoreEnd(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		return err

@@ -25,11 +25,11 @@ const (
 	rabbitFired   = "fired"
 )
 
-// rabbitServer is the program itself; Debian's /usr/sbin/rabbitmq-server changes the user first.
+// rabbitServer is the server program itself; Debian's /usr/sbin/rabbitmq-server changes the user first.
 const rabbitServer = "/usr/lib/rabbitmq/bin/rabbitmq-server"
 
-// rabbitmq is RabbitMQ as its documentation has delayed messages without a plugin: a queue whose messages have a TTL
-// each, and go to another queue when that runs out.
+// rabbitmq is RabbitMQ with delayed messages as its documentation makes them without a plugin: in one queue each
+// message has a TTL, and goes to another queue when the TTL runs out.
 type rabbitmq struct {
 	sorted  bool
 	channel *amqp.Channel
@@ -38,13 +38,16 @@ type rabbitmq struct {
 func rabbitmqSpecs() []Spec {
 	spec := func(name, title, settings string, sorted bool) Spec {
 		return Spec{
-			Name: name, Title: title, Settings: settings + "; durable classic queues, persistent messages, publisher confirms",
+			Name: name, Title: title, Settings: settings +
+				"; durable classic queues, persistent messages, publisher confirms",
 			ArmRate: 8_000, Missing: rabbitMissing, New: func(Spec) System { return &rabbitmq{sorted: sorted} },
 		}
 	}
 	return []Spec{
-		spec("rabbitmq-sorted", "RabbitMQ TTL+DLX, in order", "set in the order in which they are due, which is the best case: no timer waits behind a later one", true),
-		spec("rabbitmq-mixed", "RabbitMQ TTL+DLX, mixed delays", "set in mixed order; a message expires only at the head of its queue", false),
+		spec("rabbitmq-sorted", "RabbitMQ TTL+DLX, in order",
+			"set by due time, which is the best case: no timer waits behind a later one", true),
+		spec("rabbitmq-mixed", "RabbitMQ TTL+DLX, mixed delays",
+			"set in mixed order; a message expires only at the head of its queue", false),
 	}
 }
 
@@ -67,29 +70,33 @@ func (q *rabbitmq) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firi
 		}
 	}
 	conf := filepath.Join(dir, "rabbitmq.conf")
-	if err := os.WriteFile(conf, fmt.Appendf(nil, "listeners.tcp.default = %s\n", devserver.Address(free[0])), 0o600); err != nil {
+	if err := os.WriteFile(conf, fmt.Appendf(nil, "listeners.tcp.default = %s\n", devserver.Address(free[0])),
+		0o600); err != nil {
 		return err
 	}
 	plugins := filepath.Join(dir, "enabled_plugins")
 	if err := os.WriteFile(plugins, []byte("[].\n"), 0o600); err != nil {
 		return err
 	}
-	// The node's name has to be its own, as one may run already; it registers with epmd, started beforehand lest it stay
-	// behind as nobody's child.
+	// The node's name must be unique, because another node may be running. The node registers with epmd, which is
+	// started before it: otherwise the node would start an epmd that outlives it.
 	epmd, err := devserver.FreePort()
 	if err != nil {
 		return err
 	}
 	port := strconv.Itoa(epmd)
-	if _, err := r.Start("epmd", exec.CommandContext(context.WithoutCancel(ctx), "epmd", "-port", port, "-address", "127.0.0.1")); err != nil {
+	if _, err := r.Start("epmd", exec.CommandContext(context.WithoutCancel(ctx), "epmd", "-port", port, "-address",
+		"127.0.0.1")); err != nil {
 		return err
 	}
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), rabbitServer)
 	cmd.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "LANG=C.UTF-8", "ERL_EPMD_PORT=" + port, "ERL_EPMD_ADDRESS=127.0.0.1",
+		"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "LANG=C.UTF-8", "ERL_EPMD_PORT=" + port,
+		"ERL_EPMD_ADDRESS=127.0.0.1",
 		"RABBITMQ_NODENAME=bench" + port + "@localhost", "RABBITMQ_DIST_PORT=" + strconv.Itoa(free[1]),
 		"RABBITMQ_MNESIA_BASE=" + dir, "RABBITMQ_LOG_BASE=" + dir, "RABBITMQ_PID_FILE=" + filepath.Join(dir, "pid"),
-		"RABBITMQ_CONFIG_FILE=" + conf, "RABBITMQ_ENABLED_PLUGINS_FILE=" + plugins, "RABBITMQ_CONF_ENV_FILE=" + filepath.Join(dir, "none"),
+		"RABBITMQ_CONFIG_FILE=" + conf, "RABBITMQ_ENABLED_PLUGINS_FILE=" + plugins, "RABBITMQ_CONF_ENV_FILE=" +
+			filepath.Join(dir, "none"),
 		"ERL_CRASH_DUMP=/dev/null", "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-kernel inet_dist_use_interface {127,0,0,1}",
 	}
 	if _, err := r.Start("rabbitmq", cmd); err != nil {
@@ -127,9 +134,11 @@ func (q *rabbitmq) Arm(ctx context.Context, timers []firing.Timer) error {
 	}
 	confirmations := make([]*amqp.DeferredConfirmation, 0, len(timers))
 	for _, t := range timers {
-		confirmation, err := q.channel.PublishWithDeferredConfirmWithContext(ctx, "", rabbitWaiting, true, false, amqp.Publishing{
-			DeliveryMode: amqp.Persistent, Expiration: strconv.FormatInt(delay(t.Due).Milliseconds(), 10), Body: t.Payload(),
-		})
+		confirmation, err := q.channel.PublishWithDeferredConfirmWithContext(ctx, "", rabbitWaiting, true, false,
+			amqp.Publishing{
+				DeliveryMode: amqp.Persistent, Expiration: strconv.FormatInt(delay(t.Due).Milliseconds(), 10),
+				Body: t.Payload(),
+			})
 		if err != nil {
 			return err
 		}
@@ -143,7 +152,7 @@ func (q *rabbitmq) Arm(ctx context.Context, timers []firing.Timer) error {
 	return nil
 }
 
-// rabbitmqWorker consumes the second queue: URL.
+// rabbitmqWorker consumes the second queue. Its argument is the URL.
 func rabbitmqWorker(ctx context.Context, args []string, report *firing.Reporter) error {
 	connection, err := amqp.Dial(args[0])
 	if err != nil {

@@ -50,12 +50,14 @@ func riverSpecs() []Spec {
 		}
 	}
 	return []Spec{
-		spec("river", "River on PostgreSQL, defaults", "MaxWorkers 100 as in its README; PostgreSQL's defaults; jobs fetched every second", false),
-		spec("river-tuned", "River on PostgreSQL, tuned", "MaxWorkers 1000, FetchCooldown and FetchPollInterval 10 ms", true),
+		spec("river", "River on PostgreSQL, defaults",
+			"MaxWorkers 100 as in its README; PostgreSQL's defaults; jobs fetched every second", false),
+		spec("river-tuned", "River on PostgreSQL, tuned", "MaxWorkers 1000, FetchCooldown and FetchPollInterval 10 ms",
+			true),
 	}
 }
 
-// postgres returns the path of a program of the newest PostgreSQL in Debian's place, or in PATH.
+// postgres returns the path of a program of the newest PostgreSQL, in Debian's directories or in PATH.
 func postgres(program string) (string, error) {
 	found, err := filepath.Glob("/usr/lib/postgresql/*/bin/" + program)
 	if err == nil && len(found) > 0 {
@@ -73,8 +75,8 @@ func postgresMissing() error {
 	return nil
 }
 
-// startPostgres starts a PostgreSQL of its own and returns its URL. As it refuses to run as root, it is then run as
-// the user postgres of Debian's package.
+// startPostgres starts a PostgreSQL and returns its URL. PostgreSQL refuses to run as root; then it runs as the user
+// postgres of Debian's package.
 func startPostgres(ctx context.Context, r *rig.Rig) (string, error) {
 	dir, err := r.Subdir("postgresql")
 	if err != nil {
@@ -160,14 +162,15 @@ func (s *riverSystem) Arm(ctx context.Context, timers []firing.Timer) error {
 		jobs := make([]river.InsertManyParams, len(part))
 		for i, t := range part {
 			pad := len(t.Payload()) - len(fmt.Sprintf(`{"n":%d,"pad":""}`, t.N))
-			jobs[i] = river.InsertManyParams{Args: riverTimer{N: t.N, Pad: fmt.Sprintf("%0*d", pad, 0)}, InsertOpts: &river.InsertOpts{ScheduledAt: t.Due}}
+			jobs[i] = river.InsertManyParams{Args: riverTimer{N: t.N, Pad: fmt.Sprintf("%0*d", pad, 0)},
+				InsertOpts: &river.InsertOpts{ScheduledAt: t.Due}}
 		}
 		_, err := s.client.InsertManyFast(ctx, jobs)
 		return err
 	})
 }
 
-// riverWorker works on jobs: URL of PostgreSQL, whether tuned.
+// riverWorker works on jobs. Its arguments are the URL of PostgreSQL, and the word tuned or nothing.
 func riverWorker(ctx context.Context, args []string, report *firing.Reporter) error {
 	pool, err := pgxpool.New(ctx, args[0])
 	if err != nil {
@@ -180,7 +183,8 @@ func riverWorker(ctx context.Context, args []string, report *firing.Reporter) er
 	}))
 	cfg := &river.Config{
 		Queues:  map[string]river.QueueConfig{river.QueueDefault: {MaxWorkers: 100}},
-		Workers: workers, Logger: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError})),
+		Workers: workers, Logger: slog.New(slog.NewTextHandler(os.Stderr,
+			&slog.HandlerOptions{Level: slog.LevelError})),
 	}
 	if args[1] == strconv.FormatBool(true) {
 		cfg.Queues[river.QueueDefault] = river.QueueConfig{MaxWorkers: 1000}

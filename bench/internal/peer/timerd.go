@@ -22,7 +22,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// TimerdStream and TimerdSubject are where timerd publishes firings.
+// TimerdStream and TimerdSubject are the stream and the subject of timerd's firings.
 const (
 	TimerdStream  = client.DefaultStream
 	timerdSubject = client.DefaultPrefix + ".fired.>"
@@ -42,26 +42,27 @@ const (
 
 // Timerd is timerd as users run it, with its Redis and its NATS.
 type Timerd struct {
-	// Instances is how many timerds share the work.
+	// Instances is the number of timerds that share the work.
 	Instances int
-	// Plain has timers set by SET key payload PXAT, so that timerd has to adopt them. Otherwise they are set by
-	// the Go client through timer_set.
+	// Plain sets timers by SET key payload PXAT, so that timerd has to adopt them. Without it the Go client sets them
+	// by timer_set.
 	Plain bool
-	// SyncAlways has NATS sync each message to disk before it is acknowledged, as deploy/nats.conf does.
+	// SyncAlways makes NATS sync each message to disk before the acknowledgement, as deploy/nats.conf does.
 	SyncAlways bool
-	// SyncDelay is how much longer a sync of the disk takes NATS.
+	// SyncDelay is added to each sync of NATS's disk.
 	SyncDelay time.Duration
-	// RedisAlways has Redis sync each write to disk before it answers, rather than every second as deploy/redis.conf has it.
+	// RedisAlways makes Redis sync each write to disk before the answer, instead of every second as in
+	// deploy/redis.conf.
 	RedisAlways bool
-	// Processors is the GOMAXPROCS of the timerds, 0 for timerd's own choice: one, on a Redis that is no cluster.
+	// Processors is the GOMAXPROCS of the timerds. 0 leaves the choice to timerd: one, except on a cluster.
 	Processors int
-	// Retries has a consumer fail each event until its last attempt.
+	// Retries means that a consumer fails every attempt of each event except the last.
 	Retries bool
-	// Masters is how many masters a Redis Cluster has, 0 for a Redis that is none.
+	// Masters is the number of masters of a Redis Cluster; 0 means a single Redis.
 	Masters int
-	// Replicas is how many NATS servers keep the streams together, 0 for one.
+	// Replicas is the number of NATS servers that keep the streams; 0 means one.
 	Replicas int
-	// Unconsumed has no consumer, so that anything may fire.
+	// Unconsumed starts no consumer, so that any timer may fire.
 	Unconsumed bool
 
 	Redis redis.UniversalClient // after Start
@@ -71,30 +72,46 @@ type Timerd struct {
 	env []string
 }
 
-// slowDisk makes a disk that syncs 5,000 times a second one that syncs about 1,000 times.
+// slowDisk is a delay that slows a disk of 5,000 syncs a second to about 1,000.
 const slowDisk = 800 * time.Microsecond
 
 func timerdSpecs() []Spec {
 	spec := func(name, title, settings string, t Timerd) Spec {
 		return Spec{
-			Name: name, Title: title, Settings: settings, OnRedis: true, Preload: true, ArmRate: 15_000, Missing: available,
-			Variant: t.Instances > 1 || t.SyncAlways || t.RedisAlways || t.Processors > 0 || t.Masters > 0 || t.Replicas > 0,
-			New:     func(Spec) System { t := t; return &t },
+			Name: name, Title: title, Settings: settings, OnRedis: true, Preload: true, ArmRate: 15_000,
+			Missing: available,
+			Variant: t.Instances > 1 || t.SyncAlways || t.RedisAlways || t.Processors > 0 || t.Masters > 0 ||
+				t.Replicas > 0,
+			New: func(Spec) System { t := t; return &t },
 		}
 	}
 	return []Spec{
-		spec("timerd", "timerd, timer_set", "defaults; deploy/redis.conf; set by the Go client's SetMany", Timerd{Instances: 1}),
-		spec("timerd-plain", "timerd, plain SET", "defaults; deploy/redis.conf; set by SET … PXAT in pipelines, adopted by timerd", Timerd{Instances: 1, Plain: true}),
+		spec("timerd", "timerd, timer_set", "defaults; deploy/redis.conf; set by the Go client's SetMany",
+			Timerd{Instances: 1}),
+		spec("timerd-plain", "timerd, plain SET",
+			"defaults; deploy/redis.conf; set by SET … PXAT in pipelines, adopted by timerd",
+			Timerd{Instances: 1, Plain: true}),
 		spec("timerd-x3", "timerd, three of them", "as timerd, three processes", Timerd{Instances: 3}),
-		spec("timerd-procs2", "timerd, two processors", "as timerd, with GOMAXPROCS=2", Timerd{Instances: 1, Processors: 2}),
-		spec("timerd-always", "timerd, Redis sync always", "as timerd; Redis with appendfsync always", Timerd{Instances: 1, RedisAlways: true}),
-		spec("timerd-always-sync", "timerd, Redis and NATS sync always", "as timerd-sync; Redis with appendfsync always", Timerd{Instances: 1, RedisAlways: true, SyncAlways: true}),
-		spec("timerd-always-r3", "timerd, Redis sync always, NATS with three replicas", "as timerd-r3; Redis with appendfsync always", Timerd{Instances: 1, RedisAlways: true, Replicas: 3}),
-		spec("timerd-cluster", "timerd, cluster of three masters", "as timerd, Redis Cluster of three masters without replicas", Timerd{Instances: 1, Masters: 3}),
-		spec("timerd-cluster-x3", "three timerds, cluster of three masters", "as timerd-cluster, three processes", Timerd{Instances: 3, Masters: 3}),
-		spec("timerd-r3", "timerd, NATS with three replicas", "as timerd, three nats-servers and TIMERD_STREAM_REPLICAS=3", Timerd{Instances: 1, Replicas: 3}),
-		spec("timerd-sync", "timerd, NATS sync always", "as timerd; NATS with sync_interval: always, as in deploy/nats.conf", Timerd{Instances: 1, SyncAlways: true}),
-		spec("timerd-slow", "timerd, NATS sync always, slow disk", fmt.Sprintf("as timerd-sync; each fsync of NATS takes %v longer", slowDisk), Timerd{Instances: 1, SyncAlways: true, SyncDelay: slowDisk}),
+		spec("timerd-procs2", "timerd, two processors", "as timerd, with GOMAXPROCS=2",
+			Timerd{Instances: 1, Processors: 2}),
+		spec("timerd-always", "timerd, Redis sync always", "as timerd; Redis with appendfsync always",
+			Timerd{Instances: 1, RedisAlways: true}),
+		spec("timerd-always-sync", "timerd, Redis and NATS sync always",
+			"as timerd-sync; Redis with appendfsync always", Timerd{Instances: 1, RedisAlways: true, SyncAlways: true}),
+		spec("timerd-always-r3", "timerd, Redis sync always, NATS with three replicas",
+			"as timerd-r3; Redis with appendfsync always", Timerd{Instances: 1, RedisAlways: true, Replicas: 3}),
+		spec("timerd-cluster", "timerd, cluster of three masters",
+			"as timerd, Redis Cluster of three masters without replicas", Timerd{Instances: 1, Masters: 3}),
+		spec("timerd-cluster-x3", "three timerds, cluster of three masters", "as timerd-cluster, three processes",
+			Timerd{Instances: 3, Masters: 3}),
+		spec("timerd-r3", "timerd, NATS with three replicas",
+			"as timerd, three nats-servers and TIMERD_STREAM_REPLICAS=3", Timerd{Instances: 1, Replicas: 3}),
+		spec("timerd-sync", "timerd, NATS sync always",
+			"as timerd; NATS with sync_interval: always, as in deploy/nats.conf",
+			Timerd{Instances: 1, SyncAlways: true}),
+		spec("timerd-slow", "timerd, NATS sync always, slow disk",
+			fmt.Sprintf("as timerd-sync; each fsync of NATS takes %v longer", slowDisk),
+			Timerd{Instances: 1, SyncAlways: true, SyncDelay: slowDisk}),
 	}
 }
 
@@ -149,7 +166,7 @@ func (t *Timerd) Start(ctx context.Context, r *rig.Rig, fired func(firing.Firing
 	return startWorker(ctx, r, rig.RoleConsumer, fired, kind, nc.ConnectedUrl(), TimerdStream, timerdSubject)
 }
 
-// Restart ends the timerds and starts as many, and returns how long it took from then on until all were ready.
+// Restart ends the timerds and starts as many new ones. It returns the time from the start until all were ready.
 func (t *Timerd) Restart(ctx context.Context, r *rig.Rig) (ready time.Duration, err error) {
 	if err := r.Stop(rig.RoleTimerd); err != nil {
 		return 0, err
@@ -159,7 +176,7 @@ func (t *Timerd) Restart(ctx context.Context, r *rig.Rig) (ready time.Duration, 
 	return time.Since(began), err
 }
 
-// Audits returns how many audits that follow a subscription the first timerd has been through since its start.
+// Audits returns the number of audits after a subscription that the first timerd has made since its start.
 func (t *Timerd) Audits(ctx context.Context) (int, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+t.Addrs[0]+"/metrics", http.NoBody)
 	if err != nil {
@@ -209,7 +226,7 @@ func (t *Timerd) armPlain(ctx context.Context, timers []firing.Timer) error {
 	return err
 }
 
-// Counts returns how many timers are pending in timerd's schedule, and how many are firing.
+// Counts returns the numbers of pending and firing timers in timerd's schedule.
 func (t *Timerd) Counts(ctx context.Context) (pending, firing int64, err error) {
 	nodes, err := schedule.New(t.Redis, schedule.DefaultMaxPayload).Nodes(ctx)
 	if err != nil {
@@ -225,7 +242,7 @@ func (t *Timerd) Counts(ctx context.Context) (pending, firing int64, err error) 
 	return pending, firing, nil
 }
 
-// AwaitAdopted waits until the schedule has n pending timers, and returns how long that took.
+// AwaitAdopted waits until the schedule has n pending timers, and returns the time it took.
 func (t *Timerd) AwaitAdopted(ctx context.Context, n int64, timeout time.Duration) (time.Duration, error) {
 	began := time.Now()
 	err := rig.Until(ctx, timeout, func(ctx context.Context) error {
@@ -251,22 +268,25 @@ func SetPlain(ctx context.Context, rdb redis.UniversalClient, timers []firing.Ti
 	})
 }
 
-// streamWorker consumes a subject of a JetStream stream and acknowledges each message: NATS URL, stream, subject.
+// streamWorker consumes a subject of a JetStream stream and acknowledges each message. Its arguments are the NATS URL,
+// the stream and the subject.
 func streamWorker(ctx context.Context, args []string, report *firing.Reporter) error {
-	return consume(ctx, args, report, jetstream.ConsumerConfig{MaxAckPending: -1}, func(msg jetstream.Msg, received time.Time, meta *jetstream.MsgMetadata) error {
-		n, err := firing.OfPayload(msg.Data())
-		if err != nil {
-			return err
-		}
-		if err := report.Fired(firing.Firing{N: n, Received: received, Published: meta.Timestamp}); err != nil {
-			return err
-		}
-		return msg.Ack()
-	})
+	return consume(ctx, args, report, jetstream.ConsumerConfig{MaxAckPending: -1},
+		func(msg jetstream.Msg, received time.Time, meta *jetstream.MsgMetadata) error {
+			n, err := firing.OfPayload(msg.Data())
+			if err != nil {
+				return err
+			}
+			if err := report.Fired(firing.Firing{N: n, Received: received, Published: meta.Timestamp}); err != nil {
+				return err
+			}
+			return msg.Ack()
+		})
 }
 
 // consume calls handle for each message of a stream's subject until ctx ends or handle fails.
-func consume(ctx context.Context, args []string, report *firing.Reporter, cfg jetstream.ConsumerConfig, handle func(jetstream.Msg, time.Time, *jetstream.MsgMetadata) error) error {
+func consume(ctx context.Context, args []string, report *firing.Reporter, cfg jetstream.ConsumerConfig,
+	handle func(jetstream.Msg, time.Time, *jetstream.MsgMetadata) error) error {
 	const want = 3
 	if len(args) != want {
 		return fmt.Errorf("want NATS URL, stream and subject, not %q", args)
@@ -324,8 +344,8 @@ func connect(url string) (jetstream.JetStream, error) {
 
 var errAgain = errors.New("not yet")
 
-// retryWorker is the Go client's consumer, whose handler fails until the last attempt. It reports attempt a of timer n
-// as N = AttemptN(n, a), with the due time of the event.
+// retryWorker is a consumer of the Go client whose handler fails until the last attempt. It reports attempt a of timer
+// n as N = AttemptN(n, a), with the due time of the event.
 func retryWorker(ctx context.Context, args []string, report *firing.Reporter) error {
 	js, err := connect(args[0])
 	if err != nil {
@@ -342,7 +362,8 @@ func retryWorker(ctx context.Context, args []string, report *firing.Reporter) er
 		if err != nil {
 			return client.Dead(err)
 		}
-		if err := report.Fired(firing.Firing{N: AttemptN(n, e.Attempt), Received: received, Published: e.Time, Due: e.Due}); err != nil {
+		if err := report.Fired(firing.Firing{N: AttemptN(n, e.Attempt), Received: received, Published: e.Time,
+			Due: e.Due}); err != nil {
 			return err
 		}
 		if e.Attempt < Attempts {
@@ -352,5 +373,5 @@ func retryWorker(ctx context.Context, args []string, report *firing.Reporter) er
 	})
 }
 
-// AttemptN numbers the attempts of timers.
+// AttemptN returns a number for an attempt of a timer.
 func AttemptN(n int64, attempt int) int64 { return n*Attempts + int64(attempt) - 1 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Versions returns the versions of the peers' servers that are installed, other than Go modules.
+// Versions returns the versions of the installed servers of the peers. The versions of Go modules are not among them.
 func Versions(ctx context.Context) map[string]string {
 	v := make(map[string]string)
 	if postgresMissing() == nil {
@@ -20,8 +20,9 @@ func Versions(ctx context.Context) map[string]string {
 		}
 	}
 	if rabbitMissing() == nil {
-		// .../rabbitmq_server-3.10.8/sbin/rabbitmq-defaults
-		if path, err := filepath.EvalSymlinks(filepath.Join(filepath.Dir(rabbitServer), "rabbitmq-defaults")); err == nil {
+		// Such as .../rabbitmq_server-3.10.8/sbin/rabbitmq-defaults.
+		if path, err := filepath.EvalSymlinks(filepath.Join(filepath.Dir(rabbitServer),
+			"rabbitmq-defaults")); err == nil {
 			v["RabbitMQ"] = strings.TrimPrefix(filepath.Base(filepath.Dir(filepath.Dir(path))), "rabbitmq_server-")
 		}
 	}

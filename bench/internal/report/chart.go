@@ -20,14 +20,14 @@ import (
 type Series struct {
 	Name string
 	XY   [][2]float64
-	// Marks draws a dot at each point: for few points.
+	// Marks draws a dot at each point. It suits lines with few points.
 	Marks bool
 }
 
 // Axis is an axis of a chart.
 type Axis struct {
 	Label string
-	// Log makes it logarithmic; values below Least, and those that have no logarithm, are drawn at its lower end.
+	// Log makes the axis logarithmic. Values below Least, and values without a logarithm, are drawn at the lower end.
 	Log   bool
 	Least float64
 }
@@ -47,11 +47,12 @@ const (
 	fontSize                = 9
 )
 
-// palette returns the colours of the series, told apart by people with any colour vision as far as so many can be; the
-// dashes tell the rest.
+// palette returns the colours of the series. People with any colour vision can distinguish them as far as possible;
+// dashes do the rest.
 func palette() []color.Color {
 	var colours []color.Color
-	for _, rgb := range []uint32{0x0072b2, 0xd55e00, 0x009e73, 0xcc79a7, 0xe69f00, 0x56b4e9, 0x000000, 0x8b4513, 0x7f7f7f} {
+	for _, rgb := range []uint32{0x0072b2, 0xd55e00, 0x009e73, 0xcc79a7, 0xe69f00, 0x56b4e9, 0x000000, 0x8b4513,
+		0x7f7f7f} {
 		colours = append(colours, color.NRGBA{R: uint8(rgb >> 16), G: uint8(rgb >> 8), B: uint8(rgb), A: 0xff})
 	}
 	return colours
@@ -59,7 +60,7 @@ func palette() []color.Color {
 
 func dashes() [][]vg.Length { return [][]vg.Length{nil, {5, 2}, {1.5, 2}} }
 
-// SVG draws the chart. Its text is text: a font that looks like Arial, or another one that the reader's system has.
+// SVG draws the chart. Texts stay texts, in a font that looks like Arial if the reader's system has one.
 func (c *Chart) SVG() ([]byte, error) {
 	canvas := vgsvg.New(chartWidth, chartHeight)
 	if err := c.draw(canvas); err != nil {
@@ -69,13 +70,13 @@ func (c *Chart) SVG() ([]byte, error) {
 	if _, err := canvas.WriteTo(&b); err != nil {
 		return nil, err
 	}
-	// The library names the one font by which it measures text.
+	// The library names the font with which it measures texts.
 	return bytes.ReplaceAll(b.Bytes(),
 		[]byte("font-family:Liberation Sans;font-variant:normal;font-weight:normal;font-style:normal;"),
 		[]byte("font-family:Liberation Sans,Arial,sans-serif;")), nil
 }
 
-// draw draws the chart with the legend to the right of it.
+// draw draws the chart, with the legend on its right side.
 func (c *Chart) draw(canvas vg.CanvasSizer) error {
 	p := plot.New()
 	p.Title.Text, p.X.Label.Text, p.Y.Label.Text = c.Title, c.X.Label, c.Y.Label
@@ -110,7 +111,7 @@ func sans(size vg.Length) font.Font {
 	return font.Font{Typeface: "Liberation", Variant: "Sans", Size: size}
 }
 
-// add draws the series, the i-th, and returns what stands for it in the legend.
+// add draws a series, the i-th one, and returns its symbol for the legend.
 func (s *Series) add(p *plot.Plot, i int) ([]plot.Thumbnailer, error) {
 	points := make(plotter.XYs, len(s.XY))
 	for j, xy := range s.XY {
@@ -127,7 +128,8 @@ func (s *Series) add(p *plot.Plot, i int) ([]plot.Thumbnailer, error) {
 	if !s.Marks {
 		return []plot.Thumbnailer{line}, nil
 	}
-	marks := &plotter.Scatter{XYs: points, GlyphStyle: draw.GlyphStyle{Color: style.Color, Radius: vg.Points(2.5), Shape: draw.CircleGlyph{}}}
+	marks := &plotter.Scatter{XYs: points, GlyphStyle: draw.GlyphStyle{Color: style.Color, Radius: vg.Points(2.5),
+		Shape: draw.CircleGlyph{}}}
 	p.Add(marks)
 	return []plot.Thumbnailer{line, marks}, nil
 }
@@ -140,7 +142,7 @@ func flatten(points plotter.XYs) []float64 {
 	return all
 }
 
-// scale makes the axis of a dimension, 0 or 1, wide enough for every series.
+// scale sets the range of an axis, so that all series fit. The dimension is 0 or 1.
 func (c *Chart) scale(dimension int, a *plot.Axis) {
 	low, high := math.Inf(1), math.Inf(-1)
 	for _, s := range c.Series {
@@ -173,7 +175,7 @@ func powerBelow(v float64) float64 {
 	return math.Pow(10, math.Floor(math.Log10(v)))
 }
 
-// powersOfTen returns the ticks of a logarithmic axis, which begins at a power of ten.
+// powersOfTen returns the ticks of a logarithmic axis. The axis begins at a power of ten.
 func powersOfTen(low, high float64) []plot.Tick {
 	var ticks []plot.Tick
 	for v := low; v <= high*1.0001; v *= 10 {
@@ -182,7 +184,7 @@ func powersOfTen(low, high float64) []plot.Tick {
 	return ticks
 }
 
-// roundNumbers returns the ticks of a linear axis: those of the library that have a label, written as number does.
+// roundNumbers returns the ticks of a linear axis: the library's labelled ticks, in the format of number.
 func roundNumbers(low, high float64) []plot.Tick {
 	ticks := slices.DeleteFunc(plot.DefaultTicks{}.Ticks(low, high), plot.Tick.IsMinor)
 	for i := range ticks {
@@ -191,7 +193,7 @@ func roundNumbers(low, high float64) []plot.Tick {
 	return ticks
 }
 
-// number writes a tick: 1, 20k, 1M, 0.01.
+// number formats the number of a tick: 1, 20k, 1M, 0.01.
 func number(v float64) string {
 	for _, unit := range []struct {
 		least float64

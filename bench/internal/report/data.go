@@ -9,10 +9,10 @@ import (
 	"github.com/timerd-io/timerd/bench/internal/result"
 )
 
-// cell is what was measured in all rounds of one workload on one system.
+// cell has the measurements of all rounds of one workload on one system.
 type cell []result.Measurement
 
-// data is a run, sorted for reading.
+// data has the measurements of a run, sorted.
 type data struct {
 	*result.Run
 }
@@ -28,11 +28,13 @@ func (d data) cell(system, workload string, pending, foreign int) cell {
 	return c
 }
 
-// shapes returns the workloads with firings that were measured with nothing else there, by their spread or not.
+// shapes returns the workloads with firings, measured without any other timers and keys: either the workloads with
+// spread due times, or those with one due time.
 func (d data) shapes(spread bool) []string {
 	var names []string
 	for _, m := range d.Measurements {
-		if m.Firings != nil && isShape(m.Workload) && (m.Firings.Spread > 0) == spread && m.Pending == 0 && m.Foreign == 0 && !slices.Contains(names, m.Workload) {
+		if m.Firings != nil && isShape(m.Workload) && (m.Firings.Spread > 0) == spread && m.Pending == 0 &&
+			m.Foreign == 0 && !slices.Contains(names, m.Workload) {
 			names = append(names, m.Workload)
 		}
 	}
@@ -54,7 +56,7 @@ func (d data) workloads(prefix string) []string {
 	return names
 }
 
-// crowds returns the numbers of pending timers, or of foreign keys, that were measured besides 0.
+// crowds returns the numbers, other than 0, of pending timers or of foreign keys in the measurements.
 func (d data) crowds(of func(result.Measurement) int) []int {
 	var numbers []int
 	for _, m := range d.Measurements {
@@ -66,7 +68,7 @@ func (d data) crowds(of func(result.Measurement) int) []int {
 	return numbers
 }
 
-// mostPending returns the greatest number of pending timers with which a workload was measured on a system.
+// mostPending returns the largest number of pending timers in the measurements of a workload on a system.
 func (d data) mostPending(system, workload string) int {
 	n := 0
 	for _, m := range d.workload(system, workload) {
@@ -75,7 +77,7 @@ func (d data) mostPending(system, workload string) int {
 	return n
 }
 
-// spread returns the spread of a value over the rounds; those in which it is not a number count as none.
+// spread returns the spread of a value over the rounds. Rounds without a number are left out.
 func (c cell) spread(value func(*result.Measurement) float64) result.Spread {
 	var values []float64
 	for i := range c {
@@ -86,8 +88,8 @@ func (c cell) spread(value func(*result.Measurement) float64) result.Spread {
 	return result.NewSpread(values)
 }
 
-// text writes the median of a value, with the least and the greatest where there are more rounds than one. It is
-// "-" where nothing was measured.
+// text formats the median of a value, with the least and the greatest one if there are several rounds. It returns "-"
+// without measurements.
 func (c cell) text(digits int, value func(*result.Measurement) float64) string {
 	s := c.spread(value)
 	switch {
@@ -99,7 +101,7 @@ func (c cell) text(digits int, value func(*result.Measurement) float64) string {
 	return fmt.Sprintf("%s (%s–%s)", format(s.Median, digits), format(s.Least, digits), format(s.Greatest, digits))
 }
 
-// delivered returns a value of the firings, not a number where none was delivered.
+// delivered returns a value of the firings, or NaN if no timer was delivered.
 func delivered(value func(*result.Firings) float64) func(*result.Measurement) float64 {
 	return func(m *result.Measurement) float64 {
 		if m.Firings == nil || m.Firings.Delivered == 0 {
@@ -109,7 +111,7 @@ func delivered(value func(*result.Firings) float64) func(*result.Measurement) fl
 	}
 }
 
-// named returns a value by its name, not a number where it was not measured.
+// named returns a value by its name, or NaN if it was not measured.
 func named(name string) func(*result.Measurement) float64 {
 	return func(m *result.Measurement) float64 {
 		v, ok := m.Values[name]
@@ -120,7 +122,8 @@ func named(name string) func(*result.Measurement) float64 {
 	}
 }
 
-// worst returns the greatest of a count over the rounds, as a share of the timers where it is more than a few.
+// worst returns the greatest count over the rounds. If the count is more than a few, it is given as a share of the
+// timers.
 func (c cell) worst(count func(*result.Firings) int) string {
 	most, of := 0, 1
 	measured := false
@@ -144,7 +147,7 @@ func (c cell) worst(count func(*result.Firings) int) string {
 	return "0"
 }
 
-// format writes a number with thousands separated: 1,234.5.
+// format formats a number with its thousands separated: 1,234.5.
 func format(v float64, digits int) string {
 	if math.Abs(v) >= 100 {
 		digits = 0

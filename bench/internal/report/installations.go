@@ -10,7 +10,8 @@ import (
 	"github.com/timerd-io/timerd/bench/internal/rig"
 )
 
-// installed are the systems that a workload was measured on that names them itself.
+// installed returns the systems measured in a workload of Installations. The workload may have measured systems that
+// the data does not list; their names are their titles.
 func (d data) installed(workload string) []result.System {
 	systems := slices.Clone(d.Systems)
 	for _, m := range d.Measurements {
@@ -24,7 +25,8 @@ func (d data) installed(workload string) []result.System {
 
 func (d data) installations(b *strings.Builder) {
 	t := table{head: []string{
-		"installation", "p50 ms", "p99 ms", "Redis µs a firing", "timerd µs", "NATS µs", "spike drained at, per s", "spike: Redis µs", "timerd µs",
+		"installation", "p50 ms", "p99 ms", "Redis µs a firing", "timerd µs", "NATS µs", "spike drained at, per s",
+		"spike: Redis µs", "timerd µs",
 		"set per s", "idle: Redis % of a core", "timerd %", "undelivered",
 	}}
 	perFiring := func(roles ...string) func(*result.Measurement) float64 {
@@ -40,8 +42,11 @@ func (d data) installations(b *strings.Builder) {
 		waiting := d.cell(s.Name, load.InstallationIdle, pending, 0)
 		t.add(
 			s.Title, rate.lateness()[0], rate.lateness()[1],
-			rate.text(0, perFiring(rig.RoleRedis)), rate.text(0, perFiring(rig.RoleTimerd)), rate.text(0, perFiring(rig.RoleNATS)),
-			spike.text(0, delivered(func(f *result.Firings) float64 { return float64(f.Delivered) * 1000 / f.Drained })),
+			rate.text(0, perFiring(rig.RoleRedis)), rate.text(0, perFiring(rig.RoleTimerd)),
+			rate.text(0, perFiring(rig.RoleNATS)),
+			spike.text(0, delivered(func(f *result.Firings) float64 {
+				return float64(f.Delivered) * 1000 / f.Drained
+			})),
 			spike.text(0, perFiring(rig.RoleRedis)), spike.text(0, perFiring(rig.RoleTimerd)),
 			spike.text(0, delivered(func(f *result.Firings) float64 { return f.ArmRate })),
 			waiting.text(1, idle(rig.RoleRedis)), waiting.text(1, idle(rig.RoleTimerd)),
@@ -50,14 +55,16 @@ func (d data) installations(b *strings.Builder) {
 	}
 	rate, spike := d.firings(load.InstallationRate), d.firings(load.InstallationSpike)
 	t.write(b, "One server, several timerds, a cluster", fmt.Sprintf(
-		"%s timers over %.0f s, then %s at one instant, then %s pending. CPU time is that of all processes of a kind together: all masters, all timerds.",
+		"%s timers over %.0f s, then %s at one instant, then %s pending. CPU time is that of all processes of a kind "+
+			"together: all masters, all timerds.",
 		format(float64(rate.Timers), 0), rate.Spread/1000, format(float64(spike.Timers), 0), number(float64(pending))))
 }
 
 func (d data) installationsLateness() Plot {
 	p := Plot{File: "shapes.svg", Alt: "Share of timers received by lateness, by installation", Chart: Chart{
 		Title: "Lateness at the consumer, by installation",
-		X:     Axis{Label: "ms after the due time (log)", Log: true, Least: least}, Y: Axis{Label: "share of all timers received, %"},
+		X:     Axis{Label: "ms after the due time (log)", Log: true, Least: least},
+		Y:     Axis{Label: "share of all timers received, %"},
 	}}
 	for _, s := range d.installed(load.InstallationRate) {
 		if m := d.cell(s.Name, load.InstallationRate, 0, 0).middle(); m != nil {

@@ -10,12 +10,13 @@ import (
 	"github.com/timerd-io/timerd/bench/internal/rig"
 )
 
-// timerd is the system of the workloads that are its own.
+// timerd is the system of the workloads that only timerd has.
 const timerd = "timerd"
 
-// roles returns the processes whose cores are told, and how tables and plots name them.
+// roles returns the roles whose use of cores is counted, with their names in tables and plots.
 func roles() [][2]string {
-	return [][2]string{{rig.RoleRedis, "Redis"}, {rig.RoleTimerd, "timerd"}, {rig.RoleNATS, "NATS"}, {rig.RoleConsumer, "consumer"}}
+	return [][2]string{{rig.RoleRedis, "Redis"}, {rig.RoleTimerd, "timerd"}, {rig.RoleNATS, "NATS"},
+		{rig.RoleConsumer, "consumer"}}
 }
 
 // coresHead returns the columns of cores.
@@ -27,7 +28,7 @@ func coresHead() []string {
 	return head
 }
 
-// cores writes what each process takes of the cores.
+// cores formats the use of cores of each role.
 func (c cell) cores(of func(m *result.Measurement, roles ...string) float64) []string {
 	var row []string
 	for _, role := range roles() {
@@ -38,26 +39,31 @@ func (c cell) cores(of func(m *result.Measurement, roles ...string) float64) []s
 
 func (d data) rates(b *strings.Builder) {
 	over := 0.0
-	t := table{head: slices.Concat([]string{"firings per s", "p50 ms", "p99 ms", "max ms", "undelivered", "early", "repeated"}, coresHead(), []string{"cores together"})}
+	t := table{head: slices.Concat([]string{"firings per s", "p50 ms", "p99 ms", "max ms", "undelivered", "early",
+		"repeated"}, coresHead(), []string{"cores together"})}
 	for _, workload := range d.workloads(load.RatesPrefix) {
 		c := d.cell(timerd, workload, 0, 0)
 		over = d.firings(workload).Spread / 1000
-		t.add(slices.Concat([]string{c.text(0, named(load.ValueRate))}, c.lateness()[:3], c.faults(), c.cores((*result.Measurement).CoresFiring),
+		t.add(slices.Concat([]string{c.text(0, named(load.ValueRate))}, c.lateness()[:3], c.faults(),
+			c.cores((*result.Measurement).CoresFiring),
 			[]string{c.text(2, func(m *result.Measurement) float64 { return m.CoresFiring() })})...)
 	}
-	t.write(b, "Cores by rate", fmt.Sprintf("timerd; timers of `timer_set` due evenly over %.0f s at each rate. A core is a second of CPU time per second. "+
-		"All processes share the machine's %d cores, so where they are used up, lateness is theirs.", over, d.Machine.Cores))
+	t.write(b, "Cores by rate",
+		fmt.Sprintf("timerd; timers of `timer_set` due evenly over %.0f s at each rate. A core is a second of CPU "+
+			"time per second. "+
+			"All processes share the machine's %d cores, so where they are used up, lateness is theirs.", over,
+			d.Machine.Cores))
 }
 
-// million is what was measured with some number of timers pending.
+// million has the measurements with one number of pending timers.
 type million struct {
 	data
 	pending int
-	spread  string // the name of the shape that is spread
-	spike   string // and of the one that is not
+	spread  string // the name of the spread shape
+	spike   string // the name of the spike
 }
 
-// ofMillions returns all of these, by the number of timers.
+// ofMillions returns the measurements by the number of pending timers.
 func (d data) ofMillions() []million {
 	var all []million
 	for _, m := range d.workload(timerd, load.MillionsMemory) {
@@ -79,20 +85,22 @@ func (d data) ofMillions() []million {
 	return all
 }
 
-// under is a condition under which timers fired.
+// under is a condition during a measurement.
 type under struct {
 	name string
 	cell
 }
 
-// conditions returns those under which the spread timers fired.
+// conditions returns the conditions of the measurements of the spread timers.
 func (d million) conditions() []under {
 	all := []under{
 		{"nothing else pending", d.cell(timerd, load.MillionsEmpty+d.spread, 0, 0)},
 		{number(float64(d.pending)) + " pending", d.cell(timerd, d.spread, d.pending, 0)},
 	}
-	for _, workload := range []string{load.MillionsStart, load.MillionsAudit, load.MillionsSave, load.MillionsRewrite, load.MillionsList} {
-		all = append(all, under{"and during: " + strings.TrimPrefix(workload, load.MillionsPrefix), d.cell(timerd, workload, d.pending, 0)})
+	for _, workload := range []string{load.MillionsStart, load.MillionsAudit, load.MillionsSave, load.MillionsRewrite,
+		load.MillionsList} {
+		all = append(all, under{"and during: " + strings.TrimPrefix(workload, load.MillionsPrefix),
+			d.cell(timerd, workload, d.pending, 0)})
 	}
 	return slices.DeleteFunc(all, func(u under) bool { return len(u.cell) == 0 })
 }
@@ -105,18 +113,24 @@ func (d data) millions(b *strings.Builder) {
 
 func (d million) write(b *strings.Builder) {
 	pending := number(float64(d.pending))
-	t := table{head: slices.Concat([]string{d.spread, "p50 ms", "p99 ms", "max ms", "nothing received for ms", "undelivered", "early", "repeated"}, coresHead())}
+	t := table{head: slices.Concat([]string{d.spread, "p50 ms", "p99 ms", "max ms", "nothing received for ms",
+		"undelivered", "early", "repeated"}, coresHead())}
 	for _, u := range d.conditions() {
-		t.add(slices.Concat([]string{u.name}, u.lateness()[:3], []string{u.text(1, delivered(func(f *result.Firings) float64 { return f.Gap }))},
+		t.add(slices.Concat([]string{u.name}, u.lateness()[:3],
+			[]string{u.text(1, delivered(func(f *result.Firings) float64 { return f.Gap }))},
 			u.faults(), u.cores((*result.Measurement).Cores))...)
 	}
-	t.write(b, pending+" timers pending", "timerd; all of one run on the same servers, first without the pending timers and then with them. "+
-		"What takes longer than a round of the firing timers is measured in several; brackets have the best and the worst of these. The cores are those of everything, with children of Redis. "+
-		"Redis rewrites its append-only file only where that is measured.")
+	t.write(b, pending+" timers pending",
+		"timerd; all of one run on the same servers, first without the pending timers and then with them. "+
+			"Operations longer than a round of the firing timers are measured in several; brackets have the best and "+
+			"the worst of these. The cores are all processes', with children of Redis. "+
+			"Redis rewrites its append-only file only where that is measured.")
 
-	t = table{head: []string{d.spike, "drained at, per s", "p50 ms", "p99 ms", "last ms", "undelivered", "early", "repeated"}}
+	t = table{head: []string{d.spike, "drained at, per s", "p50 ms", "p99 ms", "last ms", "undelivered", "early",
+		"repeated"}}
 	for _, u := range []under{
-		{"nothing else pending", d.cell(timerd, load.MillionsEmpty+d.spike, 0, 0)}, {pending + " pending", d.cell(timerd, d.spike, d.pending, 0)},
+		{"nothing else pending", d.cell(timerd, load.MillionsEmpty+d.spike, 0, 0)},
+		{pending + " pending", d.cell(timerd, d.spike, d.pending, 0)},
 	} {
 		if len(u.cell) > 0 {
 			t.add(slices.Concat([]string{u.name, u.text(0, delivered(drainRate))}, u.lateness()[:3], u.faults())...)
@@ -157,5 +171,7 @@ func (d million) write(b *strings.Builder) {
 			t.add(v.what, text, v.name)
 		}
 	}
-	t.write(b, pending+" timers pending: what else it takes", "Payloads of the benchmark are mostly one letter, which a dump and a rewritten file compress; the append-only file does not, before it is rewritten.")
+	t.write(b, pending+" timers pending: other costs",
+		"Payloads of the benchmark are mostly one letter, which a dump and a rewritten file compress; the "+
+			"append-only file does not, before it is rewritten.")
 }

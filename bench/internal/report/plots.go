@@ -19,10 +19,10 @@ type Plot struct {
 	Chart
 }
 
-// least is the shortest lateness that a plot tells apart, in ms: what is early is drawn there.
+// least is the shortest lateness in a plot, in ms. Early firings are drawn there.
 const least = 0.1
 
-// Plots returns the plots that the run has the measurements for.
+// Plots returns the plots for which the run has measurements.
 func Plots(run *result.Run) []Plot {
 	d := data{run}
 	var plots []Plot
@@ -51,8 +51,8 @@ func Plots(run *result.Run) []Plot {
 	return drawn
 }
 
-// WritePlots writes the plots into a directory and returns the Markdown that shows them, with links relative to
-// that of the document.
+// WritePlots writes the plots into a directory. It returns Markdown that shows them, with links relative to the
+// directory of the document.
 func WritePlots(run *result.Run, dir, document string) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // a directory of documents
 		return "", err
@@ -76,7 +76,7 @@ func WritePlots(run *result.Run, dir, document string) (string, error) {
 	return markdown.String(), nil
 }
 
-// middle returns the round whose p99 is the median one.
+// middle returns the round with the median p99.
 func (c cell) middle() *result.Measurement {
 	p99 := delivered(func(f *result.Firings) float64 { return f.Consumed.P99 })
 	median := c.spread(p99).Median
@@ -92,7 +92,8 @@ func (c cell) middle() *result.Measurement {
 func (d data) lateness(shape string) Plot {
 	p := Plot{File: "lateness-" + shape + ".svg", Alt: "Share of timers received by lateness", Chart: Chart{
 		Title: "Lateness at the consumer, " + shape + ", nothing else pending",
-		X:     Axis{Label: "ms after the due time (log)", Log: true, Least: least}, Y: Axis{Label: "share of all timers received, %"},
+		X:     Axis{Label: "ms after the due time (log)", Log: true, Least: least},
+		Y:     Axis{Label: "share of all timers received, %"},
 	}}
 	for _, s := range d.Systems {
 		m := d.cell(s.Name, shape, 0, 0).middle()
@@ -104,7 +105,7 @@ func (d data) lateness(shape string) Plot {
 	return p
 }
 
-// shares returns which share of all timers had been received, in %, by how late.
+// shares returns the share of all timers received, in %, by lateness.
 func shares(f *result.Firings) [][2]float64 {
 	share := float64(f.Delivered) / float64(f.Timers)
 	var points [][2]float64
@@ -116,9 +117,11 @@ func shares(f *result.Firings) [][2]float64 {
 
 func (d million) lateness() Plot {
 	pending := number(float64(d.pending))
-	p := Plot{File: "lateness-" + pending + "-pending.svg", Alt: "Share of timers received by lateness, " + pending + " pending", Chart: Chart{
+	p := Plot{File: "lateness-" + pending + "-pending.svg", Alt: "Share of timers received by lateness, " + pending +
+		" pending", Chart: Chart{
 		Title: "Lateness at the consumer, " + d.spread + ", " + pending + " other timers pending",
-		X:     Axis{Label: "ms after the due time (log)", Log: true, Least: least}, Y: Axis{Label: "share of all timers received, %"},
+		X:     Axis{Label: "ms after the due time (log)", Log: true, Least: least},
+		Y:     Axis{Label: "share of all timers received, %"},
 	}}
 	for _, u := range d.conditions() {
 		if m := u.middle(); m != nil {
@@ -138,7 +141,8 @@ func (d data) cores() Plot {
 		for _, workload := range d.workloads(load.RatesPrefix) {
 			c := d.cell(timerd, workload, 0, 0)
 			line.XY = append(line.XY, [2]float64{
-				c.spread(named(load.ValueRate)).Median, c.spread(func(m *result.Measurement) float64 { return m.CoresFiring(role[0]) }).Median,
+				c.spread(named(load.ValueRate)).Median, c.spread(
+					func(m *result.Measurement) float64 { return m.CoresFiring(role[0]) }).Median,
 			})
 		}
 		if len(line.XY) > 0 {
@@ -150,8 +154,9 @@ func (d data) cores() Plot {
 
 func (d data) byPending(shape string) Plot {
 	p := Plot{File: "pending-" + shape + ".svg", Alt: "p99 lateness by the number of pending timers", Chart: Chart{
-		Title: "p99 of those that fired, " + shape + ", by other pending timers",
-		X:     Axis{Label: "other timers pending (log; none at the left edge)", Log: true, Least: 10_000}, Y: Axis{Label: "p99 lateness, ms (log)", Log: true, Least: least},
+		Title: "p99 of the firings, " + shape + ", by other pending timers",
+		X:     Axis{Label: "other timers pending (log; none at the left edge)", Log: true, Least: 10_000},
+		Y:     Axis{Label: "p99 lateness, ms (log)", Log: true, Least: least},
 	}}
 	counts := d.crowds(func(m result.Measurement) int { return m.Pending })
 	for _, s := range d.Systems {
@@ -190,7 +195,8 @@ func (d data) drain(shape string) Plot {
 func (d data) cpu() Plot {
 	p := Plot{File: "cpu.svg", Alt: "CPU time per firing by rate", Chart: Chart{
 		Title: "CPU time of all processes for each firing",
-		X:     Axis{Label: "timers fired per second (log)", Log: true, Least: 1}, Y: Axis{Label: "µs (log)", Log: true, Least: 1},
+		X:     Axis{Label: "timers fired per second (log)", Log: true, Least: 1},
+		Y:     Axis{Label: "µs (log)", Log: true, Least: 1},
 	}}
 	for _, s := range d.Systems {
 		line := Series{Name: s.Title, Marks: true}

@@ -38,10 +38,12 @@ func elements(t *testing.T, text []byte) map[string]int {
 
 func TestChartIsWellFormed(t *testing.T) {
 	for name, c := range map[string]report.Chart{
-		"empty":      {},
-		"special":    {Title: `a < b & "c"`, X: report.Axis{Label: "<x>"}, Series: []report.Series{{Name: "`d` & <e>", XY: [][2]float64{{1, 2}, {3, 4}}}}},
-		"one point":  {Series: []report.Series{{XY: [][2]float64{{0, 0}}, Marks: true}}},
-		"log of 0":   {X: report.Axis{Log: true}, Y: report.Axis{Log: true, Least: .1}, Series: []report.Series{{XY: [][2]float64{{0, 0}, {5, 1e6}}}}},
+		"empty": {},
+		"special": {Title: `a < b & "c"`, X: report.Axis{Label: "<x>"},
+			Series: []report.Series{{Name: "`d` & <e>", XY: [][2]float64{{1, 2}, {3, 4}}}}},
+		"one point": {Series: []report.Series{{XY: [][2]float64{{0, 0}}, Marks: true}}},
+		"log of 0": {X: report.Axis{Log: true}, Y: report.Axis{Log: true, Least: .1},
+			Series: []report.Series{{XY: [][2]float64{{0, 0}, {5, 1e6}}}}},
 		"negative":   {Series: []report.Series{{XY: [][2]float64{{-5, -1}, {5, 1}}}}},
 		"many lines": {Series: make([]report.Series, 40)},
 	} {
@@ -53,7 +55,7 @@ func TestChartIsWellFormed(t *testing.T) {
 			if found := elements(t, svg); found["svg"] != 1 {
 				t.Errorf("elements %v, want one svg", found)
 			}
-			// A line of the legend each, and one in the chart for those that have points to connect.
+			// Each has a line in the legend, and one in the chart if it has points to connect.
 			lines := 0
 			for _, s := range c.Series {
 				lines++
@@ -97,7 +99,8 @@ func points(t *testing.T, c *report.Chart) [][2]float64 {
 
 // On a logarithmic axis decades are equally long; on a linear one equal steps are. Up is more.
 func TestChartScales(t *testing.T) {
-	c := report.Chart{X: report.Axis{Log: true, Least: 1}, Series: []report.Series{{XY: [][2]float64{{1, 0}, {10, 50}, {100, 100}}}}}
+	c := report.Chart{X: report.Axis{Log: true, Least: 1}, Series: []report.Series{
+		{XY: [][2]float64{{1, 0}, {10, 50}, {100, 100}}}}}
 	p := points(t, &c)
 	if first, second := p[1][0]-p[0][0], p[2][0]-p[1][0]; first <= 0 || math.Abs(first-second) > .2 {
 		t.Errorf("decades of %v and %v pt", first, second)
@@ -120,7 +123,8 @@ func measured(system string, round int, p50 float64, delivered int) result.Measu
 
 func sample() *result.Run {
 	return &result.Run{
-		Profile: "full", Grace: 40, Systems: []result.System{{Name: "timerd", Title: "timerd"}, {Name: "slow", Title: "a | slow one"}},
+		Profile: "full", Grace: 40, Systems: []result.System{{Name: "timerd", Title: "timerd"},
+			{Name: "slow", Title: "a | slow one"}},
 		Skipped: []result.Skipped{{What: "BullMQ", Reason: "no node\nin PATH"}},
 		Measurements: []result.Measurement{
 			measured("timerd", 1, 1, 10_000), measured("timerd", 2, 4, 10_000), measured("timerd", 3, 2, 10_000),
@@ -152,7 +156,7 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// What is measured several times in a run, because it takes longer than the timers beside it, is no round more.
+// A measurement repeated within a run, because it takes longer than the timers beside it, adds no round.
 func TestMillions(t *testing.T) {
 	run := sample()
 	add := func(workload string, pending int, p50 float64, values map[string]float64) {
@@ -210,7 +214,8 @@ func TestUpdateKeepsTheText(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if !bytes.HasPrefix(text, []byte(before)) || !bytes.HasSuffix(text, []byte(after)) || bytes.Contains(text, []byte("old\n")) {
+		if !bytes.HasPrefix(text, []byte(before)) || !bytes.HasSuffix(text, []byte(after)) ||
+			bytes.Contains(text, []byte("old\n")) {
 			t.Errorf("the document became\n%s", text)
 		}
 		if first == nil {
@@ -234,7 +239,8 @@ func TestUpdateKeepsTheText(t *testing.T) {
 }
 
 func TestReplaceWantsMarkers(t *testing.T) {
-	for _, document := range []string{"", "<!-- results:begin -->\n", "<!-- results:end -->\n<!-- results:begin -->\n"} {
+	for _, document := range []string{"", "<!-- results:begin -->\n",
+		"<!-- results:end -->\n<!-- results:begin -->\n"} {
 		if _, err := report.Replace([]byte(document), nil); !errors.Is(err, report.ErrNoMarkers) {
 			t.Errorf("%q: %v", document, err)
 		}

@@ -1,4 +1,4 @@
-// Package result is what a run of the benchmark leaves behind: a JSON file from which tables and plots are made.
+// Package result is the result of a run of the benchmark: a JSON file, the source of tables and plots.
 package result
 
 import (
@@ -18,7 +18,7 @@ type Run struct {
 	Profile  string            `json:"profile"`
 	Machine  Machine           `json:"machine"`
 	Versions map[string]string `json:"versions"`
-	Grace    float64           `json:"graceSeconds"` // how long after the last due time a timer counts as undelivered
+	Grace    float64           `json:"graceSeconds"` // a timer that fires later after the last due time is undelivered
 	Systems  []System          `json:"systems"`
 	Skipped  []Skipped         `json:"skipped,omitempty"`
 	Failed   []Skipped         `json:"failed,omitempty"`
@@ -26,14 +26,14 @@ type Run struct {
 	Measurements []Measurement `json:"measurements"`
 }
 
-// Machine is where it ran.
+// Machine describes the machine of a run.
 type Machine struct {
 	CPU       string  `json:"cpu"`
 	Cores     int     `json:"cores"`
 	MemoryGiB float64 `json:"memoryGiB"`
 	Kernel    string  `json:"kernel"`
 	OS        string  `json:"os"`
-	// Load is the load average of the minute before the run: on a quiet machine near 0.
+	// Load is the load average of the minute before the run. On a quiet machine it is near 0.
 	Load float64 `json:"load"`
 }
 
@@ -44,7 +44,7 @@ type System struct {
 	Settings string `json:"settings"`
 }
 
-// Skipped is what was not measured, and why.
+// Skipped is a skipped measurement, with the reason.
 type Skipped struct {
 	What   string `json:"what"`
 	Reason string `json:"reason"`
@@ -59,12 +59,12 @@ type Measurement struct {
 	Foreign  int    `json:"foreign"` // other volatile keys in the Redis
 
 	Firings *Firings `json:"firings,omitempty"`
-	// Values are what else was measured, by name; the unit is part of the name.
+	// Values are further measured values, by name; the unit is part of the name.
 	Values map[string]float64 `json:"values,omitempty"`
 	Usage  map[string]Usage   `json:"usage,omitempty"` // by role of the processes
 }
 
-// Firings is what became of the timers of a workload. All times are in ms.
+// Firings has the results of a workload's timers. All times are in ms.
 type Firings struct {
 	Timers     int `json:"timers"`
 	Delivered  int `json:"delivered"`
@@ -73,35 +73,35 @@ type Firings struct {
 
 	Spread   float64 `json:"spreadMs"`   // the time over which the timers are due
 	ArmRate  float64 `json:"armPerS"`    // timers set per second
-	ArmLead  float64 `json:"armLeadMs"`  // from the last one being set to the first one being due
-	Drained  float64 `json:"drainedMs"`  // from the last due time to the last firing received
-	Window   float64 `json:"windowMs"`   // over which CPU time was counted
-	Consumed Dist    `json:"consumedMs"` // received by the consumer − due
-	// Published is when the stream stored the event − due, where there is a stream.
+	ArmLead  float64 `json:"armLeadMs"`  // from the last set timer to the first due one
+	Drained  float64 `json:"drainedMs"`  // from the last due time to the last received firing
+	Window   float64 `json:"windowMs"`   // the time span of the counted CPU time
+	Consumed Dist    `json:"consumedMs"` // time of reception by the consumer − due time
+	// Published is the event's stored time − due time, if there is a stream.
 	Published *Dist `json:"publishedMs,omitempty"`
-	// Gap is the longest time in which none was received, between the first and the last: where they are spread, for how
-	// long everything stood still.
+	// Gap is the longest time without a firing between the first firing and the last. For spread timers it is the
+	// longest standstill.
 	Gap float64 `json:"gapMs"`
-	// Curve is how many were received, up to each time after the first due time.
+	// Curve is the number of firings received up to each time after the first due time.
 	Curve []Point `json:"curve"`
 }
 
-// Undelivered returns how many timers were not received within the grace: lost, or not yet fired.
+// Undelivered returns the number of timers not received within the grace: lost, or not fired yet.
 func (f *Firings) Undelivered() int { return f.Timers - f.Delivered }
 
-// Point is how many there were at a time.
+// Point is a number of firings at a time.
 type Point struct {
 	Ms float64 `json:"ms"`
 	N  int     `json:"n"`
 }
 
-// Usage is what the processes of one role used during a measurement.
+// Usage is the usage of the processes with one role during a measurement.
 type Usage struct {
 	CPU float64 `json:"cpuS"`
-	RSS int64   `json:"rssBytes"` // the most that was seen
+	RSS int64   `json:"rssBytes"` // the highest sample
 }
 
-// CPUPerFiring returns the CPU time of some roles, or of all when none is named, for each firing delivered, in µs.
+// CPUPerFiring returns the CPU time of some roles for each delivered firing, in µs. Without roles it counts all.
 func (m *Measurement) CPUPerFiring(roles ...string) float64 {
 	if m.Firings == nil || m.Firings.Delivered == 0 {
 		return 0
@@ -109,7 +109,7 @@ func (m *Measurement) CPUPerFiring(roles ...string) float64 {
 	return m.cpu(roles) * 1e6 / float64(m.Firings.Delivered)
 }
 
-// CoresFiring returns the CPU time of roles, or of all when none is named, for each second in which timers fired.
+// CoresFiring returns the CPU time of some roles for each second with firings. Without roles it counts all.
 func (m *Measurement) CoresFiring(roles ...string) float64 {
 	if m.Firings == nil {
 		return 0
@@ -117,7 +117,7 @@ func (m *Measurement) CoresFiring(roles ...string) float64 {
 	return m.cpu(roles) * 1000 / (m.Firings.Spread + max(m.Firings.Drained, 0))
 }
 
-// Cores returns the CPU time of roles, or of all when none is named, for each second of the measurement.
+// Cores returns the CPU time of some roles for each second of the measurement. Without roles it counts all.
 func (m *Measurement) Cores(roles ...string) float64 {
 	if m.Firings == nil {
 		return 0
@@ -125,7 +125,7 @@ func (m *Measurement) Cores(roles ...string) float64 {
 	return m.cpu(roles) * 1000 / m.Firings.Window
 }
 
-// cpu returns the CPU time of roles, or of all when none is named, in s.
+// cpu returns the CPU time of some roles, in s. Without roles it counts all.
 func (m *Measurement) cpu(roles []string) float64 {
 	total := 0.0
 	for role, u := range m.Usage {
@@ -143,11 +143,11 @@ type Dist struct {
 	P99  float64 `json:"p99"`
 	P999 float64 `json:"p999"`
 	Max  float64 `json:"max"`
-	// Quantiles has the values at CDFQuantiles().
+	// Quantiles has the values at the shares CDFQuantiles().
 	Quantiles []float64 `json:"quantiles"`
 }
 
-// CDFQuantiles returns the shares at which a distribution is kept for a plot.
+// CDFQuantiles returns the shares for which a distribution keeps a value for the plot.
 func CDFQuantiles() []float64 {
 	var q []float64
 	for i := range 100 {
@@ -156,7 +156,7 @@ func CDFQuantiles() []float64 {
 	return append(q, .99, .995, .999, .9995, 1)
 }
 
-// NewDist returns the distribution of values, which it sorts. There is none of no values.
+// NewDist returns the distribution of values, and sorts the values. Without values it returns the zero Dist.
 func NewDist(values []float64) Dist {
 	if len(values) == 0 {
 		return Dist{}
@@ -172,7 +172,7 @@ func NewDist(values []float64) Dist {
 	return d
 }
 
-// Quantile returns the smallest of sorted values that at least the share q of them does not exceed; q is 0 to 1.
+// Quantile returns the smallest of sorted values that at least a share q of them does not exceed; q is from 0 to 1.
 // values must not be empty.
 func Quantile[T cmp.Ordered](values []T, q float64) T {
 	n := float64(len(values)) * q
@@ -183,13 +183,14 @@ func Quantile[T cmp.Ordered](values []T, q float64) T {
 	return values[min(max(i, 0), len(values)-1)]
 }
 
-// Spread is the median of several rounds, and their least and greatest.
+// Spread is the median, the least and the greatest value of several rounds.
 type Spread struct {
 	Median, Least, Greatest float64
 	Rounds                  int
 }
 
-// NewSpread returns the spread of values, which it sorts; the median of an even number is the mean of the middle two.
+// NewSpread returns the spread of values, and sorts the values. The median of an even number is the mean of the middle
+// two.
 func NewSpread(values []float64) Spread {
 	n := len(values)
 	if n == 0 {
@@ -199,7 +200,7 @@ func NewSpread(values []float64) Spread {
 	return Spread{Median: (values[(n-1)/2] + values[n/2]) / 2, Least: values[0], Greatest: values[n-1], Rounds: n}
 }
 
-// Save writes the run to a file, which is whole at any time.
+// Save writes the run to a file. The file is complete at any time.
 func (r *Run) Save(path string) error {
 	text, err := json.MarshalIndent(r, "", " ")
 	if err != nil {
@@ -215,8 +216,9 @@ func (r *Run) Save(path string) error {
 	return os.Rename(temporary, path)
 }
 
-// Load reads runs from files and makes one of them. Its machine is that of the first file, its versions and profile are
-// those of the last one, and it lasts from the earliest start to the latest end; a run in parts has to be of one machine.
+// Load reads runs from files and joins them into one. The result has the machine of the first file, the versions and
+// the profile of the last one, and the time from the earliest start to the latest end. All files must be of one
+// machine.
 func Load(paths ...string) (*Run, error) {
 	var all Run
 	rounds := make(map[kind]int)
@@ -230,7 +232,7 @@ func Load(paths ...string) (*Run, error) {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
 		if all.Machine.CPU != "" && (r.Machine.CPU != all.Machine.CPU || r.Machine.Cores != all.Machine.Cores) {
-			return nil, fmt.Errorf("%s: it is of another machine than the files before it", path)
+			return nil, fmt.Errorf("%s: its run was made on another machine than the runs before it", path)
 		}
 		r.Measurements = slices.Concat(all.Measurements, renumber(r.Measurements, rounds))
 		systems := slices.Clone(all.Systems)
@@ -255,13 +257,13 @@ func Load(paths ...string) (*Run, error) {
 	return &all, nil
 }
 
-// kind is what rounds are of.
+// kind identifies the rounds of the same measurement.
 type kind struct {
 	system, workload string
 	pending, foreign int
 }
 
-// renumber numbers the rounds on from those that are there.
+// renumber continues the numbers of the existing rounds in new ones.
 func renumber(measured []Measurement, rounds map[kind]int) []Measurement {
 	for i := range measured {
 		m := &measured[i]

@@ -46,7 +46,8 @@ func TestDist(t *testing.T) {
 	if d.P50 != 500 || d.P90 != 900 || d.P99 != 990 || d.P999 != 999 || d.Max != 1000 {
 		t.Errorf("distribution of 1 to 1000: %+v", d)
 	}
-	if len(d.Quantiles) != len(result.CDFQuantiles()) || d.Quantiles[0] != 1 || d.Quantiles[len(d.Quantiles)-1] != 1000 {
+	if len(d.Quantiles) != len(result.CDFQuantiles()) || d.Quantiles[0] != 1 ||
+		d.Quantiles[len(d.Quantiles)-1] != 1000 {
 		t.Errorf("quantiles %v", d.Quantiles)
 	}
 	if d := result.NewDist(nil); d.Quantiles != nil || d.Max != 0 {
@@ -72,14 +73,17 @@ func TestSpread(t *testing.T) {
 
 func TestSaveAndLoad(t *testing.T) {
 	run := result.Run{
-		Started: time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC), Finished: time.Date(2026, 11, 21, 13, 0, 0, 0, time.UTC),
-		Profile: "full", Machine: result.Machine{CPU: "x", Cores: 2}, Versions: map[string]string{"Redis": "7"}, Grace: 40,
+		Started:  time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC),
+		Finished: time.Date(2026, 11, 21, 13, 0, 0, 0, time.UTC),
+		Profile:  "full", Machine: result.Machine{CPU: "x", Cores: 2}, Versions: map[string]string{"Redis": "7"},
+		Grace:   40,
 		Systems: []result.System{{Name: "a", Title: "A"}}, Skipped: []result.Skipped{{What: "b", Reason: "missing"}},
 		Measurements: []result.Measurement{{
 			System: "a", Workload: "spike", Round: 1, Pending: 5,
-			Firings: &result.Firings{Timers: 3, Delivered: 2, Consumed: result.NewDist([]float64{1, 2}), Curve: []result.Point{{Ms: 1, N: 1}}},
-			Usage:   map[string]result.Usage{"redis": {CPU: .5, RSS: 7}, "worker": {CPU: 1.5}},
-			Values:  map[string]float64{"rate": 2},
+			Firings: &result.Firings{Timers: 3, Delivered: 2, Consumed: result.NewDist([]float64{1, 2}),
+				Curve: []result.Point{{Ms: 1, N: 1}}},
+			Usage:  map[string]result.Usage{"redis": {CPU: .5, RSS: 7}, "worker": {CPU: 1.5}},
+			Values: map[string]float64{"rate": 2},
 		}},
 	}
 	path := filepath.Join(t.TempDir(), "sub", "results.json")
@@ -124,7 +128,8 @@ func TestLoadJoinsParts(t *testing.T) {
 	part := func(name string, machine result.Machine, system string, began int) string {
 		r := result.Run{
 			Started: hour(began), Finished: hour(began + 1), Machine: machine, Systems: []result.System{{Name: system}},
-			Measurements: []result.Measurement{{System: system, Workload: "spike", Round: 1}, {System: system, Workload: "spike", Pending: 9, Round: 1}},
+			Measurements: []result.Measurement{{System: system, Workload: "spike", Round: 1},
+				{System: system, Workload: "spike", Pending: 9, Round: 1}},
 		}
 		path := filepath.Join(dir, name)
 		if err := r.Save(path); err != nil {
@@ -150,7 +155,8 @@ func TestLoadJoinsParts(t *testing.T) {
 	if want := []int{1, 1, 1, 1, 2, 2}; !reflect.DeepEqual(rounds, want) {
 		t.Errorf("rounds %v, want %v", rounds, want)
 	}
-	if _, err := result.Load(part("1", here, "a", 1), part("4", result.Machine{CPU: "y", Cores: 2}, "a", 2)); err == nil || !strings.Contains(err.Error(), "another machine") {
+	if _, err := result.Load(part("1", here, "a", 1), part("4", result.Machine{CPU: "y", Cores: 2}, "a",
+		2)); err == nil || !strings.Contains(err.Error(), "another machine") {
 		t.Errorf("parts of two machines: %v", err)
 	}
 	broken := filepath.Join(dir, "broken")

@@ -10,7 +10,7 @@ import (
 	"syscall"
 )
 
-// Field returns the first value of a name in a file of lines, such as those in /proc; "" if there is none.
+// Field returns the first value of a name in a file of lines, such as the files in /proc; "" if the name is missing.
 func Field(file, name, separator string) (string, error) {
 	text, err := os.ReadFile(filepath.Clean(file))
 	if err != nil {
@@ -25,7 +25,7 @@ func Field(file, name, separator string) (string, error) {
 	return "", nil
 }
 
-// Memory returns the machine's memory by its name in /proc/meminfo, such as MemAvailable, in bytes.
+// Memory returns an amount of the machine's memory, in bytes, by its name in /proc/meminfo, such as MemAvailable.
 func Memory(name string) (int64, error) {
 	text, err := Field("/proc/meminfo", name, ":")
 	if err != nil {
@@ -38,7 +38,7 @@ func Memory(name string) (int64, error) {
 	return kB << 10, nil
 }
 
-// FreeDisk returns the bytes that may be written where a directory is.
+// FreeDisk returns the number of bytes that this process may write to a directory's disk.
 func FreeDisk(dir string) (int64, error) {
 	var s syscall.Statfs_t
 	if err := syscall.Statfs(dir, &s); err != nil {

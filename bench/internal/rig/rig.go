@@ -1,5 +1,5 @@
-// Package rig runs the servers and workers of one system under measurement: as processes of their own, on free
-// ports of 127.0.0.1, with their data in one temporary directory, and tells what they use.
+// Package rig runs the servers and workers of one measured system. They are separate processes, on free ports of
+// 127.0.0.1, with their data in one temporary directory. The package measures their usage.
 package rig
 
 import (
@@ -20,23 +20,22 @@ import (
 )
 
 const (
-	startTimeout = 60 * time.Second // a server that loads nothing is there long before
+	startTimeout = 60 * time.Second // a server without data to load takes much less
 	stopGrace    = 10 * time.Second
 	portTries    = 3 // another process may take a port that was free
 )
 
-// Rig is the processes of one system. Its methods may be called from any goroutine, but for Close, which
-// comes last.
+// Rig has the processes of one system. Its methods may be called from any goroutine, except Close, which comes last.
 type Rig struct {
 	// Dir is the temporary directory, removed by Close.
 	Dir string
-	// Self is the path of this program, which is also the nats-server and the Go workers.
+	// Self is the path of this program. It serves as the nats-server and the Go workers too.
 	Self string
 	// Timerd is the path of the timerd to measure.
 	Timerd string
-	// SyncDelay is how much longer each sync of the disk takes nats-servers that are started.
+	// SyncDelay is added to each disk sync of the nats-servers that the rig starts.
 	SyncDelay time.Duration
-	// RedisClient is a client of the redis-server, once one is started.
+	// RedisClient is a client of the redis-server, once that is started.
 	RedisClient *redis.Client
 
 	mu        sync.Mutex
@@ -47,10 +46,10 @@ type Rig struct {
 type process struct {
 	role string
 	Process
-	log func() string // the end of it
+	log func() string // returns the end of the log
 }
 
-// Process is a process that the rig watches.
+// Process is a process of the rig.
 type Process interface {
 	Pid() int
 	Done() <-chan struct{}
@@ -67,7 +66,7 @@ func New(timerd string) (*Rig, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Servers that run as another user must reach their own directories in it.
+	// Servers that run as another user must reach their own directories in Dir.
 	if err := os.Chmod(dir, 0o711); err != nil { //nolint:gosec // no file in it is readable by others
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
@@ -79,21 +78,21 @@ func (r *Rig) Subdir(name string) (string, error) {
 	return os.MkdirTemp(r.Dir, name+"-")
 }
 
-// Defer has Close call f, before what was deferred or started earlier.
+// Defer makes Close call f. Close calls the last f first, and before that ends processes started later.
 func (r *Rig) Defer(f func() error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.closers = append(r.closers, f)
 }
 
-// Start starts a process that Close ends. Processes of one role are counted together. What it says on stderr, and on
-// stdout unless that is taken, goes to a log file whose end is in Died's error.
+// Start starts a process. Close ends it. Processes of one role are counted together. The stderr goes to a log file, and
+// so does the stdout unless the caller has taken it. The error of Died has the end of the file.
 func (r *Rig) Start(role string, cmd *exec.Cmd) (*devserver.Process, error) {
 	log, err := os.CreateTemp(r.Dir, role+"-*.log")
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = log.Close() }() // the process has it
+	defer func() { _ = log.Close() }() // the process has its own
 	cmd.Stderr = log
 	if cmd.Stdout == nil {
 		cmd.Stdout = log
@@ -107,7 +106,7 @@ func (r *Rig) Start(role string, cmd *exec.Cmd) (*devserver.Process, error) {
 	return p, nil
 }
 
-// Stop ends the processes of a role that Start started. They are not counted any more.
+// Stop ends the processes of a role that Start started, and takes them out of the count.
 func (r *Rig) Stop(role string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -122,14 +121,14 @@ func (r *Rig) Stop(role string) error {
 	return errors.Join(errs...)
 }
 
-// watch has Usage and Died count a process.
+// watch makes Usage and Died include a process.
 func (r *Rig) watch(role string, p Process, log func() string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.processes = append(r.processes, process{role: role, Process: p, log: log})
 }
 
-// Died returns an error, with the end of its log, if one of the processes has ended.
+// Died returns an error, with the end of the log, if a process has ended.
 func (r *Rig) Died() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -152,9 +151,10 @@ func (r *Rig) Close() error {
 	return errors.Join(append(errs, os.RemoveAll(r.Dir))...)
 }
 
-// listening starts a server on a free port and waits until ready returns nil. start gets the port. A server that ends
-// at its start is started again on another port, for another process may have taken the first one.
-func (r *Rig) listening(ctx context.Context, start func(port int) (*devserver.Process, error), ready func(ctx context.Context, port int) error) (int, error) {
+// listening starts a server on a free port, which start gets, and waits until ready returns nil. If the server ends at
+// its start, another process may have taken the port; then listening tries another port.
+func (r *Rig) listening(ctx context.Context, start func(port int) (*devserver.Process, error),
+	ready func(ctx context.Context, port int) error) (int, error) {
 	var ended error
 	for range portTries {
 		port, err := devserver.FreePort()
@@ -182,7 +182,7 @@ func (r *Rig) listening(ctx context.Context, start func(port int) (*devserver.Pr
 	return 0, ended
 }
 
-// errEnded says that a server ended before it was ready.
+// errEnded means that a server ended before it was ready.
 var errEnded = errors.New("the server ended at its start")
 
 func (r *Rig) forget(p *devserver.Process) {
@@ -191,8 +191,8 @@ func (r *Rig) forget(p *devserver.Process) {
 	r.processes = slices.DeleteFunc(r.processes, func(q process) bool { return q.Process == p })
 }
 
-// Until polls f until it returns nil, for timeout at most. Its last error is returned when the time is over or ctx
-// ends, and at once if f says that it is permanent.
+// Until polls f until it returns nil. It returns f's last error once timeout is over or ctx ends, and at once if the
+// error is permanent.
 func Until(ctx context.Context, timeout time.Duration, f func(ctx context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -21,10 +21,11 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv/lab"
 )
 
-// SyncDelayVariable has this program as a nats-server call [SlowDisk] with the delay that is its value.
+// SyncDelayVariable is an environment variable for this program as a nats-server: its value is the delay for
+// [SlowDisk].
 const SyncDelayVariable = "TIMERD_BENCH_SYNC_DELAY"
 
-// Roles of processes that several systems have.
+// The roles of processes that several systems have.
 const (
 	RoleRedis    = "redis"
 	RoleNATS     = "nats"
@@ -33,7 +34,7 @@ const (
 	RoleWorker   = "worker"
 )
 
-// Redis starts a redis-server with deploy/redis.conf and further options, and returns a client that Close closes.
+// Redis starts a redis-server with deploy/redis.conf and further options. It returns a client; Close closes the client.
 func (r *Rig) Redis(ctx context.Context, opts ...devserver.RedisOption) (*redis.Client, error) {
 	server, err := devserver.StartRedis(ctx, append([]devserver.RedisOption{devserver.Directory(r.Dir)}, opts...)...)
 	if err != nil {
@@ -50,8 +51,8 @@ func (r *Rig) Redis(ctx context.Context, opts ...devserver.RedisOption) (*redis.
 	return rdb, nil
 }
 
-// RedisCluster starts a cluster of masters with deploy/redis.conf, and returns a client that Close closes. RedisClient is one of its
-// first master.
+// RedisCluster starts a cluster of masters with deploy/redis.conf. It returns a client; Close closes the client.
+// RedisClient is a client of the first master.
 func (r *Rig) RedisCluster(ctx context.Context, masters int) (*redis.ClusterClient, error) {
 	cluster, err := lab.StartCluster(ctx, lab.ClusterConfig{
 		Masters: masters, NodeTimeout: clusterNodeTimeout, Options: []devserver.RedisOption{devserver.Directory(r.Dir)},
@@ -74,16 +75,18 @@ func (r *Rig) RedisCluster(ctx context.Context, masters int) (*redis.ClusterClie
 	return rdb, nil
 }
 
-// clusterNodeTimeout is after what silence a master counts as failed: a busy machine is no failure.
+// clusterNodeTimeout is the silence after which a master counts as failed. It is long, because a busy machine is no
+// failure.
 const clusterNodeTimeout = 15 * time.Second
 
-// NATS starts a nats-server with JetStream on files, and returns a connection that Close closes. jetstream are
-// further settings of its block in the configuration.
+// NATS starts a nats-server with JetStream on files. It returns a connection; Close closes the connection. jetstream
+// has further settings for the block jetstream of the configuration.
 func (r *Rig) NATS(ctx context.Context, jetstream ...string) (*nats.Conn, error) {
 	return r.startNATS(ctx, "", jetstream...)
 }
 
-// NATSCluster starts several nats-servers that keep streams together, and returns a connection to one of them, as NATS does.
+// NATSCluster starts several nats-servers that keep streams together. It returns a connection to one of them, like
+// NATS.
 func (r *Rig) NATSCluster(ctx context.Context, servers int) (*nats.Conn, error) {
 	var routes []string
 	var own []int
@@ -97,7 +100,8 @@ func (r *Rig) NATSCluster(ctx context.Context, servers int) (*nats.Conn, error) 
 	}
 	var first *nats.Conn
 	for i, port := range own {
-		cluster := fmt.Sprintf("server_name: bench%d\ncluster {\n name: bench\n listen: %q\n routes: [%s]\n}\n", i, devserver.Address(port), strings.Join(routes, ", "))
+		cluster := fmt.Sprintf("server_name: bench%d\ncluster {\n name: bench\n listen: %q\n routes: [%s]\n}\n", i,
+			devserver.Address(port), strings.Join(routes, ", "))
 		nc, err := r.startNATS(ctx, cluster)
 		if err != nil {
 			return nil, err
@@ -118,7 +122,7 @@ func (r *Rig) NATSCluster(ctx context.Context, servers int) (*nats.Conn, error) 
 	})
 }
 
-// startNATS starts a nats-server with further settings, and of its block of JetStream.
+// startNATS starts a nats-server with further settings, and further settings of the block jetstream.
 func (r *Rig) startNATS(ctx context.Context, settings string, jetstream ...string) (*nats.Conn, error) {
 	port, err := r.listening(ctx, func(port int) (*devserver.Process, error) {
 		dir, err := r.Subdir("nats")
@@ -126,7 +130,8 @@ func (r *Rig) startNATS(ctx context.Context, settings string, jetstream ...strin
 			return nil, err
 		}
 		conf := filepath.Join(dir, "nats.conf")
-		text := fmt.Sprintf("listen: %q\nmax_payload: 2MB\n%sjetstream {\n store_dir: %q\n %s\n}\n", devserver.Address(port), settings, dir, strings.Join(jetstream, "\n "))
+		text := fmt.Sprintf("listen: %q\nmax_payload: 2MB\n%sjetstream {\n store_dir: %q\n %s\n}\n",
+			devserver.Address(port), settings, dir, strings.Join(jetstream, "\n "))
 		if err := os.WriteFile(conf, []byte(text), 0o600); err != nil {
 			return nil, err
 		}
@@ -153,19 +158,21 @@ func (r *Rig) startNATS(ctx context.Context, settings string, jetstream ...strin
 	return nc, nil
 }
 
-// Timerds starts timerds on the Redis that was started last and a NATS, waits until each is ready, and returns their HTTP addresses. env
-// are further variables, as NAME=value.
+// Timerds starts timerds on the last started Redis and on a NATS, waits until each is ready, and returns their HTTP
+// addresses. env has further variables, NAME=value.
 func (r *Rig) Timerds(ctx context.Context, n int, nc *nats.Conn, env ...string) (addrs []string, err error) {
 	for range n {
 		port, err := r.listening(ctx, func(port int) (*devserver.Process, error) {
 			cmd := exec.CommandContext(context.WithoutCancel(ctx), r.Timerd)
 			cmd.Env = append([]string{
-				"PATH=" + os.Getenv("PATH"), "TIMERD_REDIS_URL=redis://" + r.RedisClient.Options().Addr + "/0", "TIMERD_NATS_URL=" + nc.ConnectedUrl(),
+				"PATH=" + os.Getenv("PATH"), "TIMERD_REDIS_URL=redis://" + r.RedisClient.Options().Addr + "/0",
+				"TIMERD_NATS_URL=" + nc.ConnectedUrl(),
 				"TIMERD_NAMESPACES=bench", "TIMERD_HTTP_ADDR=" + devserver.Address(port),
 			}, env...)
 			return r.Start(RoleTimerd, cmd)
 		}, func(ctx context.Context, port int) error {
-			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+devserver.Address(port)+"/readyz", http.NoBody)
+			request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+devserver.Address(port)+"/readyz",
+				http.NoBody)
 			if err != nil {
 				return err
 			}

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// notification is what the kernel says of a call that waits: struct seccomp_notif.
+// notification is the kernel's notice of a waiting call: struct seccomp_notif.
 type notification struct {
 	id         uint64
 	pid, flags uint32
@@ -21,7 +21,7 @@ type notification struct {
 	}
 }
 
-// permission has a call go on: struct seccomp_notif_resp.
+// permission lets a waiting call go on: struct seccomp_notif_resp.
 type permission struct {
 	id    uint64
 	value int64
@@ -29,10 +29,10 @@ type permission struct {
 	flags uint32
 }
 
-// SlowDisk has each fsync of this process take so much longer from now on, one after the other, as on a disk that can do one
-// at a time. The kernel tells a thread of each call, which lets it go on after the delay.
+// SlowDisk delays each fsync of this process from now on, one after the other, like a disk that makes one sync at a
+// time. The kernel notifies a thread of each call, and the thread releases the call after the delay.
 func SlowDisk(delay time.Duration) error {
-	// The number of the call is the first field of what a filter sees.
+	// The number of the call is the first field of a filter's input.
 	filter := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS},
 		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_FSYNC, Jf: 1},
@@ -40,13 +40,15 @@ func SlowDisk(delay time.Duration) error {
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
 	}
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	const flags = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_TSYNC | unix.SECCOMP_FILTER_FLAG_TSYNC_ESRCH | unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
+	const flags = unix.SECCOMP_FILTER_FLAG_NEW_LISTENER | unix.SECCOMP_FILTER_FLAG_TSYNC |
+		unix.SECCOMP_FILTER_FLAG_TSYNC_ESRCH | unix.SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("rig: slow disk: %w", err)
 	}
-	listener, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&program))) //nolint:gosec // as the kernel has it
+	listener, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags,
+		uintptr(unsafe.Pointer(&program))) //nolint:gosec // as the kernel has it
 	if errno != 0 {
 		return fmt.Errorf("rig: slow disk: seccomp: %w", errno)
 	}
@@ -54,21 +56,24 @@ func SlowDisk(delay time.Duration) error {
 	return nil
 }
 
-// delayCalls lets calls go on, each so long after the one before, or after its own beginning.
+// delayCalls releases waiting calls. A call is released one delay after the call before it, or one delay after its own
+// beginning if that is later.
 func delayCalls(listener uintptr, delay time.Duration) {
 	runtime.LockOSThread()
 	pause := unix.NsecToTimespec(delay.Nanoseconds())
 	for {
 		var n notification
-		_, _, errno := unix.Syscall(unix.SYS_IOCTL, listener, unix.SECCOMP_IOCTL_NOTIF_RECV, uintptr(unsafe.Pointer(&n))) //nolint:gosec // as the kernel has it
+		_, _, errno := unix.Syscall(unix.SYS_IOCTL, listener, unix.SECCOMP_IOCTL_NOTIF_RECV,
+			uintptr(unsafe.Pointer(&n))) //nolint:gosec // as the kernel has it
 		if errno != 0 {
-			continue // its thread was interrupted
+			continue // the calling thread was interrupted
 		}
-		// On this thread, for the runtime's own timers are late by as much as a disk takes.
+		// The pause is on this thread, because the runtime's own timers are late by about the delay of a disk.
 		for left := pause; errors.Is(unix.Nanosleep(&left, &left), unix.EINTR); {
 			continue
 		}
 		p := permission{id: n.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
-		_, _, _ = unix.Syscall(unix.SYS_IOCTL, listener, unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&p))) //nolint:gosec // as the kernel has it
+		//nolint:gosec // as the kernel has it
+		_, _, _ = unix.Syscall(unix.SYS_IOCTL, listener, unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&p)))
 	}
 }

@@ -8,4 +8,4 @@ import (
 )
 
 // SlowDisk needs Linux.
-func SlowDisk(time.Duration) error { return errors.New("rig: a slow disk can be had on Linux alone") }
+func SlowDisk(time.Duration) error { return errors.New("rig: a slow disk needs Linux") }

@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// ticksPerSecond is the unit of CPU times in /proc: USER_HZ, which is 100 on every Linux that Go runs on.
+// ticksPerSecond is the unit of CPU times in /proc: USER_HZ. It is 100 on every Linux on which Go runs.
 const ticksPerSecond = 100
 
-// Usage is what the processes of one role have used.
+// Usage is the usage of one role's processes.
 type Usage struct {
-	CPU time.Duration // user and system, of the processes, their children and the children that have ended
-	RSS int64         // bytes resident at the moment; pages that processes share count for each
+	CPU time.Duration // user and system time, of the processes and of their children, ended ones included
+	RSS int64         // bytes resident now; a page shared by processes counts for each of them
 }
 
-// Usage returns what is used by role. Linux only: it reads /proc.
+// Usage returns the usage by role. It works on Linux only, because it reads /proc.
 func (r *Rig) Usage() (map[string]Usage, error) {
 	stats, err := readStats("/proc")
 	if err != nil {
@@ -73,12 +73,12 @@ func readStats(proc string) (map[int]stat, error) {
 	return stats, nil
 }
 
-// parseStat reads a line of /proc/PID/stat, whose second field is a name in parentheses that may hold anything.
+// parseStat reads a line of /proc/PID/stat. The second field is a name in parentheses, with any characters.
 func parseStat(line []byte) (stat, error) {
 	end := bytes.LastIndexByte(line, ')')
 	fields := strings.Fields(string(line[end+1:]))
 	const (
-		parent, firstTime, times, rss = 1, 11, 4, 21 // counted from the field behind the name
+		parent, firstTime, times, rss = 1, 11, 4, 21 // indexes, from the field behind the name on
 	)
 	if end < 0 || len(fields) <= rss {
 		return stat{}, fmt.Errorf("not as expected: %q", line)

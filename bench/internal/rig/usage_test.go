@@ -8,7 +8,8 @@ import (
 )
 
 func TestParseStat(t *testing.T) {
-	const line = "42 (a (b) c) S 7 42 42 0 -1 4194560 100 0 0 0 150 50 25 25 20 0 3 0 100 1000000 512 18446744073709551615 1 1\n"
+	const line = "42 (a (b) c) S 7 42 42 0 -1 4194560 100 0 0 0 150 50 25 25 20 0 3 0 100 1000000 512 " +
+		"18446744073709551615 1 1\n"
 	s, err := parseStat([]byte(line))
 	if err != nil {
 		t.Fatal(err)
@@ -54,7 +55,7 @@ func newRig(t *testing.T) *Rig {
 	return r
 }
 
-// What is stopped is not counted any more, and others go on.
+// A stopped process does not count any more, and others go on.
 func TestStop(t *testing.T) {
 	r := newRig(t)
 	for _, role := range []string{"one", "other"} {

@@ -1,6 +1,6 @@
 import {
-  AckPolicy, type ConsumerConfig, type ConsumerInfo, type ConsumerUpdateConfig, DeliverPolicy, JetStreamApiCodes, JetStreamApiError,
-  type JetStreamManager, jetstream, jetstreamManager,
+  AckPolicy, type ConsumerConfig, type ConsumerInfo, type ConsumerUpdateConfig, DeliverPolicy, JetStreamApiCodes,
+  JetStreamApiError, type JetStreamManager, jetstream, jetstreamManager,
 } from "@nats-io/jetstream";
 import type { NatsConnection } from "@nats-io/nats-core";
 
@@ -10,7 +10,7 @@ import { type ConsumeOptions, faultsOf, type Handler, type Settings, settingsOf 
 import { Run } from "./run.js";
 
 /**
- * How many requests may wait at a consumer that is made here. JetStream refuses to change it later, so it depends on no
+ * The limit of waiting requests at a consumer created here. JetStream refuses to change it later, so it depends on no
  * option.
  */
 const maxWaiting = 4096;
@@ -18,20 +18,22 @@ const maxWaiting = 4096;
 const nanos = 1_000_000;
 
 /**
- * Hands the events of a namespace to handler until `options.signal` is aborted. A namespace is app[:module[:type]], where
- * * and what is left out stand for any.
+ * Hands the events of a namespace to handler until `options.signal` is aborted. A namespace is app[:module[:type]], *
+ * or a part left out stands for any.
  *
- * If the durable consumer does not exist in JetStream it is made, and begins where `options.start` says, by default with the
- * oldest event of the stream. Otherwise it goes on where that was left, with the ack wait and the limit that are given now. It recovers from losses
- * and restarts of NATS by itself, if the connection reconnects for ever (`maxReconnectAttempts: -1`). An event that is
- * not one of timerd's goes to the dead letters, with a line in the log.
+ * If the durable consumer does not exist in JetStream, it is created and begins at `options.start`, by default with the
+ * oldest event of the stream. An existing one goes on where it was, with the ack wait and the limit given now. It
+ * recovers from losses and restarts of NATS by itself, if the connection reconnects for ever (`maxReconnectAttempts:
+ * -1`). A message that is no event of timerd goes to the dead letters, with a line in the log.
  *
- * When the signal is aborted no handler is called any more, and running ones get `stopTimeout` to finish. The promise is
- * then fulfilled, or rejected if handlers ran on even after that: their events are delivered again. It is also rejected
- * with an `InvalidError` if it cannot begin as asked, and with an `UnavailableError` when the connection is closed, or
- * the stream or the durable consumer is deleted. The connection stays the caller's.
+ * After the abort no handler is called any more, and running ones get `stopTimeout` to finish. The promise is then
+ * fulfilled, or rejected if handlers ran on even after that: their events are delivered again. It is also rejected with
+ * an `InvalidError` if it cannot begin with these options, and with an `UnavailableError` when the connection is
+ * closed, or the stream or the durable consumer is deleted. The connection stays the caller's.
  */
-export async function consume(nc: NatsConnection, namespace: string, handler: Handler, options: ConsumeOptions = {}): Promise<void> {
+export async function consume(
+  nc: NatsConnection, namespace: string, handler: Handler, options: ConsumeOptions = {},
+): Promise<void> {
   const what = `timerd: consume ${namespace}`;
   let parsed: Namespace;
   try {
@@ -57,7 +59,7 @@ export async function consume(nc: NatsConnection, namespace: string, handler: Ha
 /** JetStream's error codes for a consumer that exists with other settings. */
 const consumerExists = [10013, 10105, 10148];
 
-/** Finds the durable consumer and brings its settings in line, or makes it. */
+/** Finds the durable consumer and corrects its settings, or creates it. */
 async function bind(jsm: JetStreamManager, s: Settings, namespace: string, filter: string): Promise<void> {
   const want = {
     durable_name: s.durable,
@@ -81,9 +83,12 @@ async function bind(jsm: JetStreamManager, s: Settings, namespace: string, filte
   }
   if (have.deliver_subject) throw new InvalidError(`${title} is a push consumer: give durable another name`);
   if (have.ack_policy !== want.ack_policy) {
-    throw new InvalidError(`${title} has ack policy ${have.ack_policy}, not ${want.ack_policy}: give durable another name`);
+    throw new InvalidError(
+      `${title} has ack policy ${have.ack_policy}, not ${want.ack_policy}: give durable another name`,
+    );
   }
-  const same = have.ack_wait === want.ack_wait && have.max_deliver === -1 && have.max_ack_pending === want.max_ack_pending;
+  const same =
+    have.ack_wait === want.ack_wait && have.max_deliver === -1 && have.max_ack_pending === want.max_ack_pending;
   if (same && !have.backoff?.length) return;
   const change: Partial<ConsumerUpdateConfig> & { backoff: undefined } = {
     ack_wait: want.ack_wait, max_deliver: want.max_deliver, max_ack_pending: want.max_ack_pending, backoff: undefined,
@@ -91,22 +96,33 @@ async function bind(jsm: JetStreamManager, s: Settings, namespace: string, filte
   await put(s, change, (config) => jsm.consumers.update(s.stream, s.durable, config));
 }
 
-/** JetStream's error code for a consumer with more max_ack_pending than the server, the account or the stream allows. */
+/**
+ * JetStream's error code for a consumer with more max_ack_pending than the server, the account or the stream allows.
+ */
 const exceedsAckPending = 10121;
 
-/** Makes or updates the durable consumer. If the default of maxAckPending exceeds a limit, it takes what JetStream gives. */
-async function put<C extends { max_ack_pending?: number }>(s: Settings, config: C, call: (config: C) => Promise<unknown>): Promise<void> {
+/**
+ * Makes or updates the durable consumer. If maxAckPending is a default and exceeds a limit of JetStream, the limit is
+ * used.
+ */
+async function put<C extends { max_ack_pending?: number }>(
+  s: Settings,
+  config: C,
+  call: (config: C) => Promise<unknown>,
+): Promise<void> {
   try {
     await call(config);
   } catch (error) {
     if (!(error instanceof JetStreamApiError && error.code === exceedsAckPending)) throw error;
     if (s.yields && config.max_ack_pending !== 0) return put(s, { ...config, max_ack_pending: 0 }, call);
     const limit = "more than NATS allows (max_ack_pending of the server, the account or the stream)";
-    throw new InvalidError(`maxAckPending is ${s.maxAckPending}, ${limit}: set a lower one, or raise that limit`, { cause: error });
+    throw new InvalidError(`maxAckPending is ${s.maxAckPending}, ${limit}: set a lower one, or raise that limit`, {
+      cause: error,
+    });
   }
 }
 
-/** Says where a new durable consumer begins. */
+/** Sets the beginning of a new durable consumer. */
 function beginning(start: Settings["start"]): Partial<ConsumerConfig> {
   if (start === "all") return { deliver_policy: DeliverPolicy.All };
   if (start === "now") return { deliver_policy: DeliverPolicy.New };
@@ -128,7 +144,7 @@ async function find(jsm: JetStreamManager, s: Settings): Promise<ConsumerInfo | 
   }
 }
 
-/** Makes the durable consumer. It returns the one that somebody else has made meanwhile, or null. */
+/** Makes the durable consumer. It returns one that somebody else created meanwhile, or null. */
 async function make(jsm: JetStreamManager, s: Settings, config: Partial<ConsumerConfig>): Promise<ConsumerInfo | null> {
   try {
     await put(s, config, (config) => jsm.consumers.add(s.stream, config));

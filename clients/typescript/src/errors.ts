@@ -4,9 +4,9 @@ export class TimerdError extends Error {
 }
 
 /**
- * The call was refused for what it asked: not a timer key or a namespace, a delay that is not positive or over 10
+ * The arguments of the call were refused: not a timer key or a namespace, a delay that is not positive or over 10
  * years, a payload over the limit, a bad option. Nothing was changed, and repeating the call does not help. The message
- * names what was wrong.
+ * names the fault.
  */
 export class InvalidError extends TimerdError {
   override name = "InvalidError";
@@ -20,8 +20,8 @@ export class NoLibraryError extends TimerdError {
 }
 
 /**
- * The connection or the server failed; `cause` is the error of the package that speaks to it. A call of Redis may have
- * taken effect or not, and calling again is safe.
+ * The connection or the server failed; `cause` is the error of the package that speaks to it. A call of Redis may or
+ * may not have taken effect, and calling again is safe.
  */
 export class UnavailableError extends TimerdError {
   override name = "UnavailableError";

@@ -2,11 +2,14 @@ import { textOf } from "./errors.js";
 import { type Member, members } from "./json.js";
 import { bytes, decodeText, eventId, type KeyParts, parseKey, readable } from "./names.js";
 
-/** One firing of a timer, as a handler gets it. */
+/** One firing of a timer, for a handler. */
 export interface TimerEvent {
-  /** The same for the same firing, always; of no other firing. */
+  /** The id of this firing. The same firing always has the same id, and no other firing has it. */
   readonly id: string;
-  /** The id of the timer's first event, `id` on that one: the same over all attempts, so a key for idempotent work. */
+  /**
+   * The id of the timer's first event; on the first event it is `id`. It is the same over all attempts, so it is a key
+   * for idempotent work.
+   */
   readonly origin: string;
   /** The key and its parts; bytes that are not UTF-8 are U+FFFD here, and exact in `keyBytes`. */
   readonly key: string;
@@ -15,27 +18,27 @@ export interface TimerEvent {
   readonly module: string;
   readonly timerType: string;
   readonly timerId: string;
-  /** When it was due, and when its event was published, by the clock of Redis. */
+  /** The due time, and the publication of the event, by the clock of Redis. */
   readonly due: Date;
   readonly time: Date | null;
   /** 1 for the first firing. */
   readonly attempt: number;
-  /** How many attempts the retry policy allows; null if the event does not say. */
+  /** The attempts allowed by the retry policy; null if unknown. */
   readonly maxAttempts: number | null;
-  /** What made it fire, such as `deadline`. */
+  /** The cause of the firing, such as `deadline`. */
   readonly trigger: string | null;
-  /** The payload as the producer set it, byte for byte; null if there is none, for which `dataStatus` has the reason. */
+  /** The payload as the producer set it, byte for byte; null if there is none, and then `dataStatus` has the reason. */
   readonly payload: Buffer | null;
   readonly contentType: string | null;
   /** `missing` or `toolarge`, only where there is no payload. */
   readonly dataStatus: string | null;
-  /** The timer's own limit on how late it may fire, in ms, 0 for none; null if it has none of its own. */
+  /** The timer's own limit on lateness, in ms, 0 for no limit; null if it has none of its own. */
   readonly late: number | null;
   readonly dropLate: boolean;
-  /** What it repeats by, such as `every 5m0s`, and which of its firings this is; null if it does not repeat. */
+  /** Its rhythm, such as `every 5m0s`, and the number of this firing; null for a single timer. */
   readonly repeat: string | null;
   readonly occurrence: number | null;
-  /** The trace that the producer set the timer in, as in W3C Trace Context; null without one. */
+  /** The producer's trace, in the form of W3C Trace Context; null without one. */
   readonly traceparent: string | null;
   readonly tracestate: string | null;
   /** The message that brought the event. */
@@ -44,22 +47,22 @@ export interface TimerEvent {
   /** Returns the payload as text; null if there is none. */
   text(): string | null;
   /**
-   * Returns what JSON.parse makes of the payload, which rounds integers over 2^53; undefined if there is none. It
-   * throws a SyntaxError where the payload is no JSON.
+   * Returns the payload parsed as JSON; undefined if there is none. JSON.parse rounds integers over 2^53. It throws a
+   * SyntaxError if the payload is not JSON.
    */
   json<T = unknown>(): T | undefined;
 }
 
-/** An event with what a letter about it is made of. */
+/** An event with the parts needed for a message about it. */
 export interface ParsedEvent extends TimerEvent {
   readonly parts: KeyParts;
-  /** Its members as they came. */
+  /** The event's members as they came. */
   readonly members: readonly Member[];
 }
 
 const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
 
-/** Reads the message of a firing. The error names every member that is missing or wrong. */
+/** Reads the message of a firing. The error names every missing or wrong member. */
 export function parseFired(raw: Uint8Array): ParsedEvent {
   let text: string;
   try {
@@ -82,17 +85,18 @@ export function parseFired(raw: Uint8Array): ParsedEvent {
 const maxInt32 = 2 ** 31 - 1;
 const maxLate = 10 * 366 * 24 * 3_600_000; // no limit is longer
 const known = new Set([
-  "specversion", "id", "type", "subject", "time", "dueat", "attempt", "maxattempts", "late", "latedrop", "repeat", "occurrence",
-  "trigger", "datastatus", "deadreason", "lasterror", "datacontenttype", "data", "data_base64", "origin", "originat",
+  "specversion", "id", "type", "subject", "time", "dueat", "attempt", "maxattempts", "late", "latedrop", "repeat",
+  "occurrence", "trigger", "datastatus", "deadreason", "lasterror", "datacontenttype", "data", "data_base64", "origin",
+  "originat",
   "replayedat",
   "traceparent", "tracestate",
 ]);
 
-// As W3C Trace Context has them. What is malformed is left out.
+// The forms of W3C Trace Context. Malformed values are left out.
 const traceparent = /^(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}$/;
 const tracestate = /^[\t -~]{1,512}$/;
 
-/** Reader takes an event's members, and notes what is wrong with them. */
+/** Reader reads an event's members, and notes their faults. */
 class Reader {
   readonly faults: string[] = [];
   readonly #members = new Map<string, Member>();
@@ -121,7 +125,7 @@ class Reader {
     const repeat = this.text("repeat");
     const occurrence = this.#integer("occurrence", 1, 2 ** 53);
     const trace = this.#matching("traceparent", traceparent);
-    this.#time("replayedat"); // must be one where it is there
+    this.#time("replayedat"); // must be valid if present
     const repeats = repeat !== null && occurrence !== null;
     return {
       id,
@@ -158,7 +162,7 @@ class Reader {
     this.faults.push(`${name}: ${text}`);
   }
 
-  /** The string that a member holds; null if there is none. */
+  /** The string of a member; null if there is none. */
   text(name: string): string | null {
     const value = this.#members.get(name)?.value;
     if (value === undefined) return null;
@@ -167,13 +171,16 @@ class Reader {
     return null;
   }
 
-  /** The id of the timer's first event, which must be one of its key; a hash says by originat of which firing. */
+  /**
+   * The id of the timer's first event. It must belong to the event's key. If it is a hash, originat names the firing.
+   */
   #origin(parts: KeyParts): string | null {
     const origin = this.text("origin");
     if (origin === null) return null;
     const of = origin.startsWith("sha256:") ? this.text("originat") : origin.slice(origin.lastIndexOf("@") + 1);
     const [, due, attempt] = /^(\d{1,16})\.(\d{1,10})$/.exec(of ?? "") ?? [];
-    if (eventId(parts, Number(due), Number(attempt)) !== origin) this.fault("origin", `${clipped(origin)}, want an id of the event's key`);
+    if (eventId(parts, Number(due), Number(attempt)) !== origin)
+      this.fault("origin", `${clipped(origin)}, want an id of the event's key`);
     return origin;
   }
 
@@ -182,7 +189,7 @@ class Reader {
     if (text !== null && text !== want) this.fault(name, `${clipped(text)}, want ${JSON.stringify(want)}`);
   }
 
-  /** Text that only helps, so what is wrong with it is passed over. */
+  /** A text that is not required: its faults are ignored. */
   #matching(name: string, form: RegExp): string | null {
     const value = this.#members.get(name)?.value;
     const text = value?.startsWith('"') ? (JSON.parse(value) as string) : "";
@@ -228,20 +235,20 @@ class Reader {
     }
     if (!data) return null;
     if (data.value.startsWith('"') && !isJSON(contentType)) return Buffer.from(JSON.parse(data.value) as string);
-    // White space around the payload is its own where there is none elsewhere.
+    // White space around the payload belongs to it if there is none elsewhere.
     const others = this.all.filter((m) => m !== data);
     const exact = compact && this.all.at(-1) === data && others.every((m) => m.padded === m.value);
     return Buffer.from(exact ? data.padded : data.value);
   }
 }
 
-/** Tells whether data of a content type are JSON. They are if none is given, as CloudEvents says. */
+/** Reports whether data of a content type are JSON. By CloudEvents they are if none is given. */
 function isJSON(contentType: string | null): boolean {
   const media = (contentType ?? "").toLowerCase().split(";")[0]?.trim() ?? "";
   return media === "" || media === "application/json" || media === "text/json" || media.endsWith("+json");
 }
 
-/** Quotes what a stranger wrote, cut short. */
+/** Quotes a stranger's text, cut short. */
 function clipped(text: string): string {
   return JSON.stringify(text.length > 64 ? `${text.slice(0, 63)}…` : text);
 }

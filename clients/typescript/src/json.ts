@@ -1,24 +1,24 @@
-/** A member of a JSON object, as it stands in the text. */
+/** A member of a JSON object, as written in the text. */
 export interface Member {
   name: string;
-  /** Its value without the white space around it. */
+  /** The member's value without the white space around it. */
   value: string;
-  /** Its value with the white space up to the colon before and the comma or brace behind. */
+  /** The member's value with the white space around it, from the colon to the comma or brace. */
   padded: string;
 }
 
 /** The members of a JSON object in their order. */
 export interface Members {
   all: Member[];
-  /** There is white space somewhere else than around a value. */
+  /** Reports whether there is white space elsewhere than around a value. */
   loose: boolean;
 }
 
 const space = /[ \t\n\r]*/y;
 
 /**
- * Returns the members of the object that a text holds. JSON.parse would lose how a number was written, and which of two
- * members of one name came first. It throws where the text is no JSON object.
+ * Returns the members of the object in a text. JSON.parse would lose the spelling of numbers, and the order of two
+ * members with one name. It throws if the text is not a JSON object.
  */
 export function members(text: string): Members {
   const value: unknown = JSON.parse(text); // from here on the text is known to be JSON
@@ -45,7 +45,7 @@ export function members(text: string): Members {
   return { all, loose };
 }
 
-/** Returns where the value ends that begins at i. */
+/** Returns the end of the value that begins at i. */
 function endOfValue(text: string, i: number): number {
   let depth = 0;
   do {
@@ -62,13 +62,13 @@ function endOfValue(text: string, i: number): number {
   return i;
 }
 
-/** Returns where the string ends whose quotes open at i. */
+/** Returns the end of the string that begins at i. */
 function endOfString(text: string, i: number): number {
   for (i++; text[i] !== '"'; i++) if (text[i] === "\\") i++;
   return i + 1;
 }
 
-/** Returns the end of what a sticky expression matches at i. */
+/** Returns the end of a sticky expression's match at i. */
 function match(expression: RegExp, text: string, i: number): number {
   expression.lastIndex = i;
   expression.test(text);

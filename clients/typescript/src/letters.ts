@@ -16,9 +16,9 @@ interface Message {
 const contentType = "application/cloudevents+json";
 
 /**
- * Returns the message that asks timerd to fire a timer again: first whole, then without what is not needed, for where
- * the whole one is too large. It names the durable consumer, by which timerd counts it. It has no Nats-Msg-Id: somebody
- * else could use it first. timerd tells repetitions by the event's id.
+ * Returns the message that asks timerd to fire a timer again: first whole, then without dispensable parts, in case the
+ * whole message is too large. It names the durable consumer, for timerd's counts. It has no Nats-Msg-Id, because
+ * somebody else could use that id first. timerd recognises repetitions by the event's id.
  */
 export function retryRequest(
   prefix: string, consumer: string, event: ParsedEvent, text: string, delay?: number, postponed?: boolean,
@@ -33,14 +33,14 @@ export function retryRequest(
   ];
 }
 
-/** A dead letter in ever smaller forms, for NATS and the stream let only so much through. */
+/** A dead letter in ever smaller forms, because NATS and the stream limit the size. */
 export interface DeadLetter {
   id: string;
   key: KeyParts;
   forms: Message[];
-  /** What it is made of, for an id of its own. */
+  /** The letter's content, for a fresh id. */
   content: Uint8Array;
-  /** Tells whether a stored message is a letter about the same firing. */
+  /** Reports whether a stored message is a letter about the same firing. */
   same(subject: string, data: Uint8Array): boolean;
 }
 
@@ -73,17 +73,17 @@ export function givenUp(prefix: string, event: ParsedEvent, text: string): DeadL
   ]);
 }
 
-/** A message as a stream holds it. */
+/** A message in a stream. */
 export interface Stored {
   subject: string;
   data: Uint8Array;
   stream: string;
   sequence: string;
-  /** When it was stored, in unix ns. */
+  /** Its stored time, in unix ns. */
   time: bigint;
 }
 
-/** Returns the letter of a message that is no event. It is that of a stand-in, whose payload is the message. */
+/** Returns the letter of a message that is no event: the letter of a stand-in with the message as its payload. */
 export function malformed(prefix: string, stored: Stored, reason: string): DeadLetter {
   const key = standInKey(prefix, stored.subject, stored.stream, stored.sequence);
   const due = Number(stored.time / 1_000_000n);
@@ -96,7 +96,12 @@ export function malformed(prefix: string, stored: Stored, reason: string): DeadL
   });
   const why = `malformed: ${clipText(reason)}`;
   const form = (data: Uint8Array, cut: string) =>
-    new Map([...attributes, ["deadreason", why + cut] as const, ...payloadOf(data)].map(([name, v]) => [name, JSON.stringify(v)]));
+    new Map(
+      [...attributes, ["deadreason", why + cut] as const, ...payloadOf(data)].map(([name, v]) => [
+        name,
+        JSON.stringify(v),
+      ]),
+    );
   const whole = [form(stored.data, "")];
   const forms = [whole, whole];
   for (let room = stored.data.length >> 1; room > 0; room >>= 1) {
@@ -105,16 +110,17 @@ export function malformed(prefix: string, stored: Stored, reason: string): DeadL
   return letter(prefix, id, key, Buffer.concat([Buffer.from(`${id} `), stored.data]), {}, forms);
 }
 
-/** The attributes that bring bytes of unknown content: as text where they are UTF-8, also if they are JSON. */
+/** The attributes for bytes of unknown content. UTF-8 is sent as text, even if it is JSON. */
 function payloadOf(data: Uint8Array): [string, string][] {
   const text = Buffer.from(data).toString();
   if (Buffer.from(text).equals(data)) return [["datacontenttype", "text/plain"], ["data", text]];
   return [["datacontenttype", "application/octet-stream"], ["data_base64", Buffer.from(data).toString("base64")]];
 }
 
-/** Builds the forms of a letter. The second one goes without a Content-Type, so it is as large as the firing was. */
+/** Builds the forms of a letter. The second form has no Content-Type, so it is as large as the firing. */
 function letter(
-  prefix: string, firing: string, key: KeyParts, content: Uint8Array, headers: Record<string, string>, forms: Map<string, string>[][],
+  prefix: string, firing: string, key: KeyParts, content: Uint8Array, headers: Record<string, string>,
+  forms: Map<string, string>[][],
 ): DeadLetter {
   const id = messageId(firing);
   const subject = subjectOf(prefix, "dead", key);
@@ -133,18 +139,25 @@ function letter(
   };
 }
 
-/** What tells a dead letter from that of another firing; null where the message is none. */
+/**
+ * Returns the identity of a dead letter, which no letter of another firing has; null if the message is not a dead
+ * letter.
+ */
 function identityOf(data: Uint8Array): string | null {
   try {
-    const fired = Buffer.from(Buffer.from(data).toString().replace('"type":"timerd.timer.dead"', '"type":"timerd.timer.fired"'));
+    const fired = Buffer.from(
+      Buffer.from(data).toString().replace('"type":"timerd.timer.dead"', '"type":"timerd.timer.fired"'),
+    );
     const e = parseFired(fired);
-    return JSON.stringify([e.keyBytes.toString("latin1"), e.due.getTime(), e.attempt, e.payload?.toString("latin1") ?? null]);
+    return JSON.stringify([
+      e.keyBytes.toString("latin1"), e.due.getTime(), e.attempt, e.payload?.toString("latin1") ?? null,
+    ]);
   } catch {
     return null;
   }
 }
 
-/** Tells whether a message was refused for its size, by NATS or by the stream. */
+/** Reports whether a message was refused for its size, by NATS or by the stream. */
 function isTooLarge(error: unknown): boolean {
   const messageTooLong = 10054;
   if (error instanceof JetStreamApiError) return error.code === messageTooLong;
@@ -166,16 +179,18 @@ export async function publish(js: JetStreamClient, forms: Message[], timeout: nu
   throw new Error("nothing to publish");
 }
 
-/** How many ids a dead letter tries beside its own before it goes without one. */
+/** The number of further ids that a dead letter tries, beside its own, before it is published without an id. */
 const freshIds = 3;
 
 /**
- * Publishes a dead letter once, however often it is called within the stream's duplicate window. What JetStream takes
- * for a duplicate is compared with the letter that is stored, since anybody who may publish a dead letter of his own may
- * give it the id of this one. If that is another letter, or gone, this one goes under an id that its content makes.
- * Where it cannot be read for want of a right, an id that is taken counts as this letter's from the second one on.
+ * Publishes a dead letter once, however often it is called within the stream's duplicate window. If JetStream reports a
+ * duplicate, the stored letter is compared: anybody with the right to publish a dead letter could have used this one's
+ * id. If the stored letter is another one, or gone, this letter gets an id derived from its content. If the stored
+ * letter cannot be read for want of a right, a taken id counts as this letter's from the second id on.
  */
-export async function publishDead(js: JetStreamClient, jsm: JetStreamManager, dead: DeadLetter, timeout: number): Promise<void> {
+export async function publishDead(
+  js: JetStreamClient, jsm: JetStreamManager, dead: DeadLetter, timeout: number,
+): Promise<void> {
   for (let n = 0; n <= freshIds; n++) {
     const forms = dead.forms.map((form) => {
       if (n === 0) return form;

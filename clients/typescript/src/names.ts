@@ -1,6 +1,6 @@
 import { createHash } from "node:crypto";
 
-// Names are bytes: inside this package a part of a key is a string of one character per byte (latin1), so that any
+// Names are bytes. Inside this package a part of a key is a string with one character per byte (latin1), so that any
 // bytes can be split, compared and encoded.
 
 /** The four parts of a key, one character per byte. */
@@ -15,11 +15,12 @@ const maxKeyBytes = 1024;
 const maxPartBytes = 128;
 const maxEventIdBytes = 512;
 
-/** Splits a key into its parts. It throws where it has not the form of a timer's key. */
+/** Splits a key into its parts. It throws unless the key has the form of a timer's. */
 export function parseKey(key: string): KeyParts {
   const [app = "", module = "", type = "", ...rest] = key.split(":");
   const id = rest.join(":");
-  if (!app || !module || !type || !id) throw new Error("not a timer key: want app:module:type:id with four non-empty parts");
+  if (!app || !module || !type || !id)
+    throw new Error("not a timer key: want app:module:type:id with four non-empty parts");
   const tooLong = [app, module, type].some((part) => part.length > maxPartBytes) || key.length > maxKeyBytes;
   if (tooLong) throw new Error("timer key too long");
   return { app, module, type, id };
@@ -44,20 +45,20 @@ export function encodeToken(part: string): string {
   return part.replace(/[^A-Za-z0-9_-]/g, (c) => percent(c.charCodeAt(0)));
 }
 
-/** The inverse of encodeToken; null for what that never writes. */
+/** The inverse of encodeToken; null for any other text. */
 function decodeToken(token: string): string | null {
   const part = token.replace(/%([0-9A-Fa-f]{2})/g, (_, hex: string) => String.fromCharCode(parseInt(hex, 16)));
   return /^(?:[A-Za-z0-9_-]|%[0-9A-Fa-f]{2})+$/.test(token) ? part : null;
 }
 
-/** Decodes %XX in a text, which is UTF-8 otherwise, and returns the bytes as a name. It throws at a % that is none. */
+/** Decodes %XX in a text, which is UTF-8 otherwise, and returns the bytes as a name. It throws at an invalid %. */
 export function decodeText(text: string): string {
   const utf8 = Buffer.from(text).toString("latin1");
   if (/%(?![0-9A-Fa-f]{2})/.test(utf8)) throw new Error(`${JSON.stringify(text)}: a % without two hex digits`);
   return utf8.replace(/%([0-9A-Fa-f]{2})/g, (_, hex: string) => String.fromCharCode(parseInt(hex, 16)));
 }
 
-/** Encodes a name for an attribute of an event: control characters, % and what is not UTF-8 are written %XX. */
+/** Encodes a name for an attribute of an event: control characters, % and bytes that are not UTF-8 are written %XX. */
 export function encodeText(name: string): string {
   const b = bytes(name);
   let text = "";
@@ -67,7 +68,7 @@ export function encodeText(name: string): string {
     const rune = b.subarray(i, i + size);
     const char = rune.toString();
     if (!Buffer.from(char).equals(rune)) {
-      text += percent(lead); // no UTF-8
+      text += percent(lead); // not UTF-8
       i++;
       continue;
     }
@@ -92,26 +93,27 @@ export function eventId(key: KeyParts, due: number, attempt: number): string {
   return id.length > maxEventIdBytes ? hashed(id) : id;
 }
 
-/** The Nats-Msg-Id of a message that carries the event with an id: the id, or a hash where a header cannot hold it. */
+/** The Nats-Msg-Id of a message that carries the event with an id: the id, or a hash if a header cannot hold it. */
 export function messageId(id: string): string {
   return Buffer.byteLength(id) > maxEventIdBytes || /[^!-~]/.test(id) ? hashed(id) : id;
 }
 
-/** A hash in the form of an id. */
+/** Returns a hash in the form of an id. */
 export function hashed(...parts: (string | Uint8Array)[]): string {
   const sum = createHash("sha256");
   for (const part of parts) sum.update(part);
   return `sha256:${sum.digest("hex")}`;
 }
 
-/** A namespace: app, module and type, of which an empty one stands for any. */
+/** A namespace: app, module and type. An empty part stands for any. */
 export type Namespace = readonly [string, string, string];
 
-// What gets into a namespace with the text around it: quotes, brackets, separators, blanks and marks that nobody sees.
+// Characters that slip into a namespace from the text around it: quotes, brackets, separators, blanks and invisible
+// marks.
 const stray = /[,;=|"'`\[\]()<>\\$\p{Z}\p{Cc}\p{Cf}\p{Pi}\p{Pf}，、；：＝＊｜＂＇]|(?![{}])[\p{Ps}\p{Pe}]/u;
 
 /**
- * Reads app[:module[:type]], where * and what is left out stand for any. It throws where it is none: quotes, brackets,
+ * Reads app[:module[:type]], * or a part left out stands for any. It throws for anything else: quotes, brackets,
  * separators and white space must be written %XX.
  */
 export function parseNamespace(text: string): Namespace {
@@ -124,18 +126,19 @@ export function parseNamespace(text: string): Namespace {
     if (part.includes("*")) throw fail("* stands for a whole part, not within one (write %2A for a literal star)");
     const decoded = decodeText(part);
     if (decoded.includes(":")) throw fail(`part ${i + 1} holds a colon, which no key can match`);
-    if (decoded.length > maxPartBytes) throw fail(`part ${i + 1} has ${decoded.length} bytes, at most ${maxPartBytes} are allowed`);
+    if (decoded.length > maxPartBytes)
+      throw fail(`part ${i + 1} has ${decoded.length} bytes, at most ${maxPartBytes} are allowed`);
     return decoded;
   });
   const found = stray.exec(text);
   if (found) {
     const written = text.replace(new RegExp(stray, "gu"), (c) => Array.from(Buffer.from(c), percent).join(""));
-    throw fail(`${JSON.stringify(found[0])} stands in no namespace: leave it out; if keys hold it, write ${written}`);
+    throw fail(`${JSON.stringify(found[0])} is not allowed: leave it out; if keys have it, write ${written}`);
   }
   return [all[0] ?? "", all[1] ?? "", all[2] ?? ""];
 }
 
-/** The subject of all events of a namespace, with * for what stands for any. */
+/** The subject of all events of a namespace, with * for any. */
 export function filterOf(prefix: string, namespace: Namespace): string {
   return [prefix, "fired", ...namespace.map((part) => (part === "" ? "*" : encodeToken(part)))].join(".");
 }
@@ -143,13 +146,16 @@ export function filterOf(prefix: string, namespace: Namespace): string {
 /** JetStream's limit, in bytes. */
 const maxDurableName = 255;
 
-/** The durable name of a namespace: no two have the same, and it is the one that the Go client uses. */
+/** Returns the durable name of a namespace. It is unique, and the same as the Go client's. */
 export function durableOf(namespace: Namespace): string {
   const name = ["timerd", ...namespace.map(encodeToken)].join("~").replace(/~+$/, "");
   return name.length > maxDurableName ? `timerd~~${hashed(name).slice("sha256:".length)}` : name;
 }
 
-/** The key of a stand-in for a message that is no event: what its subject names, and its place in the stream as the id. */
+/**
+ * The key of a stand-in for a message that is no event: the parts in its subject, and its place in the stream as the
+ * id.
+ */
 export function standInKey(prefix: string, subject: string, stream: string, sequence: string): KeyParts {
   const rest = subject.startsWith(`${prefix}.fired.`) ? subject.slice(`${prefix}.fired.`.length) : subject;
   const id = Buffer.from(`${stream}/${sequence}`).toString("latin1");

@@ -1,6 +1,6 @@
 import { textOf } from "./errors.js";
 
-/** How a handler asks for something else than a retry by timerd's policy: throw it, or return it. */
+/** A handler's request for something other than a retry by timerd's policy. Throw it, or return it. */
 export abstract class Outcome extends Error {}
 
 /** See `retryAfter`. */
@@ -25,16 +25,16 @@ export class Dead extends Outcome {
 }
 
 /**
- * Asks for the event again after so many milliseconds, in place of the delay of timerd's retry policy: for an HTTP answer
- * with Retry-After, say. The policy still limits the number of attempts.
+ * Asks for the event again after a number of milliseconds, in place of the delay of timerd's retry policy: for an HTTP
+ * answer with Retry-After, say. The policy still limits the number of attempts.
  */
 export function retryAfter(ms: number, reason?: unknown): RetryAfter {
   return new RetryAfter(delayOf(ms), because(reason, `try again after ${goDuration(delayOf(ms))}`), { cause: reason });
 }
 
 /**
- * Asks for the event again after so many milliseconds without using up an attempt: for work that could not be tried,
- * because a lock is taken, say, or a circuit is open.
+ * Asks for the event again after a number of milliseconds, without using up an attempt: for work that could not be
+ * tried, for example because of a taken lock or an open circuit.
  */
 export function postpone(ms: number, reason?: unknown): Postpone {
   return new Postpone(delayOf(ms), because(reason, `postponed by ${goDuration(delayOf(ms))}`), { cause: reason });
@@ -45,7 +45,7 @@ export function dead(reason?: unknown): Dead {
   return new Dead(because(reason, "given up"), { cause: reason });
 }
 
-/** timerd accepts delays of up to 10 years, and no fractions of a millisecond are of use. */
+/** timerd accepts delays of up to 10 years; fractions of a millisecond are useless. */
 function delayOf(ms: number): number {
   if (!Number.isFinite(ms)) throw new TypeError(`timerd: a delay of ${ms}, want milliseconds`);
   return Math.max(0, Math.ceil(ms));
@@ -55,7 +55,7 @@ function because(reason: unknown, otherwise: string): string {
   return reason === undefined || reason === null ? otherwise : textOf(reason);
 }
 
-/** What is to be done with an event after its handler. */
+/** The action on an event after its handler. */
 export type Verdict =
   | { kind: "done" }
   | { kind: "retry"; text: string; delay?: number; postponed?: boolean }
@@ -63,8 +63,8 @@ export type Verdict =
   | { kind: "giveBack"; text: string };
 
 /**
- * Reads what a handler threw or returned. cutShort says that its signal was aborted before it ended: a plain error then
- * tells nothing about the event.
+ * Reads a handler's error or result. cutShort is set if the handler's signal was aborted before the handler ended: a
+ * plain error then says nothing about the event.
  */
 export function judge(failure: unknown, cutShort: boolean): Verdict {
   const text = errorText(textOf(failure));
@@ -77,7 +77,7 @@ export function judge(failure: unknown, cutShort: boolean): Verdict {
   return cutShort ? { kind: "giveBack", text } : { kind: "retry", text };
 }
 
-/** Lists an error, its causes and what it joins. */
+/** Lists an error, its causes and its joined errors. */
 function chain(error: unknown, seen = new Set<unknown>()): unknown[] {
   if (!(error instanceof Error) || seen.has(error)) return [];
   seen.add(error);
@@ -85,7 +85,7 @@ function chain(error: unknown, seen = new Set<unknown>()): unknown[] {
   return [error, ...chain(error.cause, seen), ...joined.flatMap((e) => chain(e, seen))];
 }
 
-/** Writes milliseconds as Go does, which is how timerd reads a delay: 1m30s, 1.5s, 300ms. */
+/** Formats milliseconds as a Go duration, timerd's form of a delay: 1m30s, 1.5s, 300ms. */
 export function goDuration(ms: number): string {
   if (ms === 0) return "0s";
   if (ms < 1000) return `${ms}ms`;
@@ -104,7 +104,7 @@ export function clipText(text: string): string {
   if (bytes.length <= maxTextBytes) return bytes.toString(); // well-formed: no lone surrogates
   const ellipsis = "…";
   let end = maxTextBytes - Buffer.byteLength(ellipsis);
-  while (((bytes[end] as number) & 0xc0) === 0x80) end--; // a character that the cut would split goes
+  while (((bytes[end] as number) & 0xc0) === 0x80) end--; // drop a character split by the cut
   return bytes.subarray(0, end).toString() + ellipsis;
 }
 

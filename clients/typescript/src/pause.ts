@@ -1,4 +1,4 @@
-/** Waits for so many milliseconds, or until a signal is aborted, and tells whether it waited to the end. */
+/** Waits for a number of milliseconds, or until a signal is aborted, and reports whether it waited to the end. */
 export function pause(ms: number, signal: AbortSignal): Promise<boolean> {
   return new Promise((resolve) => {
     if (signal.aborted) return resolve(false);
@@ -13,7 +13,7 @@ export function pause(ms: number, signal: AbortSignal): Promise<boolean> {
   });
 }
 
-/** Waits until a promise is settled, for so many milliseconds at most, and tells whether it was. */
+/** Waits until a promise is settled, at most a number of milliseconds, and reports whether it was. */
 export async function within(ms: number, promise: Promise<unknown>): Promise<boolean> {
   const over = new AbortController();
   const settled = promise.then(() => true, () => true);
@@ -25,7 +25,7 @@ export async function within(ms: number, promise: Promise<unknown>): Promise<boo
 const first = 100;
 const longest = 2_000;
 
-/** How long to wait after so many failures in a row: twice as long each time, and up to a fifth shorter, at random. */
+/** The pause after failures in a row: twice as long each time, and up to a fifth shorter, at random. */
 export function backoff(failures: number): number {
   return Math.min(longest, first * 2 ** Math.min(failures - 1, 10)) * (1 - Math.random() / 5);
 }

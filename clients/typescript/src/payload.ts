@@ -1,6 +1,6 @@
 /**
- * Returns a payload as it goes to Redis: a string and bytes as they are, nothing as an empty one, and anything else as its
- * JSON. Throws a TypeError for what JSON would lose.
+ * Returns a payload for Redis: a string and bytes as they are, nothing as an empty one, and anything else as JSON.
+ * Throws a TypeError for content that JSON would lose.
  */
 export function encodePayload(payload: unknown): string | Buffer {
   if (payload === undefined || payload === null) return "";
@@ -22,7 +22,10 @@ function bufferOf(value: unknown): Buffer | null {
 /** Kinds of objects that JSON.stringify writes in full. */
 const written = new Set(["Object", "Array", "Arguments", "Number", "String", "Boolean", "BigInt"]);
 
-/** Returns a value of a payload. Throws a TypeError for a Map, a Set, an Error and the like, of which JSON has nothing but {}. */
+/**
+ * Returns a value inside a payload. Throws a TypeError for a Map, a Set, an Error and the like, because JSON would lose
+ * their content.
+ */
 function checked(value: unknown): unknown {
   if (typeof value !== "object" || value === null) return value;
   const kind = Object.prototype.toString.call(value).slice("[object ".length, -1);

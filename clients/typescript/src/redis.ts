@@ -1,4 +1,4 @@
-// What the packages say of the arguments differs from version to version, so these types leave it open.
+// These types say nothing about arguments, whose types differ between the versions of the packages.
 
 /** A client of package `redis` (node-redis) 4 or later: for one server, a pool, a cluster or sentinels. */
 export interface NodeRedis {
@@ -11,10 +11,10 @@ export interface IORedis {
   fcall(...args: any[]): Promise<unknown>;
 }
 
-/** The caller's own client of Redis, on the database that timerd watches. This package never closes it. */
+/** The caller's own client of Redis, on timerd's database. This package never closes it. */
 export type RedisClient = NodeRedis | IORedis;
 
-/** How the function library is called through some client. */
+/** Calls of the function library through some client. */
 export interface Caller {
   /** Calls a function that writes. */
   call(name: string, key: Buffer, args: (string | Buffer)[]): Promise<unknown>;
@@ -22,16 +22,18 @@ export interface Caller {
   read(name: string, key: Buffer): Promise<unknown>;
 }
 
-/** Finds out which package a client is of. */
+/** Finds out which package made the client. */
 export function callerOf(client: RedisClient): Caller {
   if ("fCall" in client) return nodeRedis(client as unknown as NodeRedisCalls);
   if ("fcall" in client) return ioredis(client as unknown as IORedisCalls);
-  throw new TypeError("timerd: the client of Redis is neither one of package redis, 4 or later, nor of ioredis, 5 or later");
+  throw new TypeError(
+    "timerd: the client of Redis is neither one of package redis, 4 or later, nor of ioredis, 5 or later",
+  );
 }
 
 type Argument = string | Buffer;
 
-/** What ioredis is called with. */
+/** ioredis's calls. */
 interface IORedisCalls {
   fcall(name: string, keys: number, key: Buffer, ...args: Argument[]): Promise<unknown>;
   fcall_roBuffer(name: string, keys: number, key: Buffer): Promise<unknown>;
@@ -44,7 +46,7 @@ function ioredis(client: IORedisCalls): Caller {
   };
 }
 
-/** What node-redis is called with. */
+/** node-redis's calls. */
 interface NodeRedisCalls {
   fCall(name: string, options: { keys: Argument[]; arguments: Argument[] }): Promise<unknown>;
   fCallRo(name: string, options: { keys: Argument[]; arguments: Argument[] }): Promise<unknown>;
@@ -52,7 +54,7 @@ interface NodeRedisCalls {
   sendCommand(...args: unknown[]): Promise<unknown>;
 }
 
-/** The type of RESP that bulk strings have: $. */
+/** RESP's type of bulk strings: $. */
 const bulkString = 36;
 
 function nodeRedis(client: NodeRedisCalls): Caller {

@@ -8,21 +8,21 @@ import { Redeliveries } from "./redeliveries.js";
 import { heartbeat, Source } from "./source.js";
 import { Worker } from "./work.js";
 
-/** How long handlers get to end once their signal is aborted. */
+/** The time for handlers to end after their signal is aborted. */
 const lastCall = 1_000;
 
 /**
- * How long a server must go on saying that the stream or the durable consumer does not exist before the consumption ends:
- * a cluster that has just started may say so in error.
+ * The time for which a server must keep reporting a missing stream or durable consumer before the consumption ends: a
+ * cluster that has just started may say so in error.
  */
 const goneAfter = 5_000;
 
-/** Limits the lines in the log about one trouble with fetching. */
+/** The least interval between log lines about the same failure to fetch. */
 const warnEvery = 30_000;
 
 /**
- * Run is one consumption: a source of events, and as many lanes as handlers may run at once, each of which takes one
- * event, has it handled and settled, and takes the next.
+ * Run is one consumption: a source of events, and as many lanes as simultaneous handlers. Each lane takes one event,
+ * calls the handler, settles the event, and takes the next.
  */
 export class Run {
   readonly #nc: NatsConnection;
@@ -30,18 +30,23 @@ export class Run {
   readonly #settings: Settings;
   readonly #source: Source;
   readonly #worker: Worker;
-  readonly #fetching = new AbortController(); // with the caller's signal, or when nothing can be fetched any more
+  readonly #fetching = new AbortController(); // ends with the caller's signal, or when nothing can be fetched any more
   readonly #handlers = new AbortController(); // stopTimeout later; handlers get it
   readonly #settle = new AbortController(); // lastCall after that; lanes end with it at the latest
   #fault: ((fault: Error | null) => void) | null = null; // wakes feed
 
-  constructor(nc: NatsConnection, js: JetStreamClient, jsm: JetStreamManager, apiPrefix: string, settings: Settings, handler: Handler) {
+  constructor(
+    nc: NatsConnection, js: JetStreamClient, jsm: JetStreamManager, apiPrefix: string, settings: Settings,
+    handler: Handler,
+  ) {
     this.#nc = nc;
     this.#jsm = jsm;
     this.#settings = settings;
     const subject = `${apiPrefix}.CONSUMER.MSG.NEXT.${settings.stream}.${settings.durable}`;
     this.#source = new Source(nc, subject, (fault) => this.#fault?.(fault));
-    this.#worker = new Worker(js, jsm, settings, handler, this.#source, new Redeliveries(), this.#handlers.signal, this.#settle.signal);
+    this.#worker = new Worker(
+      js, jsm, settings, handler, this.#source, new Redeliveries(), this.#handlers.signal, this.#settle.signal,
+    );
   }
 
   /** Consumes until the caller's signal is aborted. */
@@ -68,8 +73,10 @@ export class Run {
     }
     const faults = failure === undefined ? [] : [textOf(failure)];
     const left = this.#worker.unfinished;
-    if (left > 0) faults.push(`${left} handlers still run ${lastCall} ms after their signal; their events are delivered again`);
-    if (faults.length > 0) throw new (failure === undefined ? TimerdError : UnavailableError)(faults.join("; "), { cause: failure });
+    if (left > 0)
+      faults.push(`${left} handlers still run ${lastCall} ms after their signal; their events are delivered again`);
+    if (faults.length > 0)
+      throw new (failure === undefined ? TimerdError : UnavailableError)(faults.join("; "), { cause: failure });
   }
 
   #stop(): void {
@@ -91,7 +98,7 @@ export class Run {
   async #feed(): Promise<void> {
     let warned = -Infinity;
     const statuses = this.#nc.status()[Symbol.asyncIterator]();
-    void this.#listen(statuses).catch(() => {}); // ends with the connection, which closed tells of
+    void this.#listen(statuses).catch(() => {}); // ends with the connection; closed reports that
     const tick = setInterval(() => this.#source.tend(), heartbeat);
     void this.#nc.closed().then(() => this.#fault?.(new UnavailableError("the connection to NATS was closed")));
     try {
@@ -104,7 +111,10 @@ export class Run {
         if (!fault) return;
         if (Date.now() - warned > warnEvery && !this.#nc.isClosed()) {
           warned = Date.now();
-          this.#settings.logger.warn("timerd client: fetching events failed, trying on", { durable: this.#settings.durable, err: fault.message });
+          this.#settings.logger.warn("timerd client: fetching events failed, trying again", {
+            durable: this.#settings.durable,
+            err: fault.message,
+          });
         }
         await this.#recover(fault);
       }
@@ -115,14 +125,14 @@ export class Run {
     }
   }
 
-  /** Renews what was asked for whenever the connection is back, which may have lost it. */
+  /** Renews the requests whenever the connection is back, because they may be lost. */
   async #listen(statuses: AsyncIterator<{ type: string }>): Promise<void> {
     for (let next = await statuses.next(); !next.done; next = await statuses.next()) {
       if (next.value.type === "reconnect" && this.#fault && !this.#fetching.signal.aborted) this.#source.renew();
     }
   }
 
-  /** Waits until events can be fetched again, or fetching ends. It throws if they never can. */
+  /** Waits until events can be fetched again, or until fetching ends. It throws if they can never be fetched again. */
   async #recover(fault: Error): Promise<void> {
     const { stream, durable } = this.#settings;
     let gone = 0;
@@ -137,7 +147,10 @@ export class Run {
         if (!(error instanceof JetStreamApiError && codes.includes(error.code))) gone = 0;
         else if (gone === 0) gone = Date.now();
         else if (Date.now() - gone > goneAfter) {
-          throw new UnavailableError(`the durable consumer ${JSON.stringify(durable)} was deleted, or its stream ${JSON.stringify(stream)}`, { cause: error });
+          throw new UnavailableError(
+            `the durable consumer ${JSON.stringify(durable)} was deleted, or its stream ${JSON.stringify(stream)}`,
+            { cause: error },
+          );
         }
       }
     }

@@ -3,39 +3,42 @@ import { createInbox } from "@nats-io/nats-core";
 
 import { textOf, UnavailableError } from "./errors.js";
 
-/** How often the server is to say that it knows of a request. */
+/** The interval at which the server confirms that it knows a request. */
 export const heartbeat = 5_000;
 
-/** How often all that is wanted is asked for again: a cluster may have lost some of the requests and answer the others. */
+/** The interval at which all requests are replaced: a cluster may have lost some of them and answer the others. */
 const renewEvery = 30_000;
 
-/** How long a request waits at the server. */
+/** The lifetime of a request at the server. */
 const pullExpiry = 2 * renewEvery;
 
-/** Makes requests few: more is asked for only once the handlers not asked for are this part of the events to come. */
+/**
+ * Keeps the number of requests small. The source asks for more events only once the handlers without a request are this
+ * part of the expected events.
+ */
 const askShare = 4;
 
-/** Bounds the wait for events that are on their way when no more are wanted. */
+/** Bounds the wait for events on their way after the last request. */
 const drainTimeout = 2_000;
 
 const nanos = 1_000_000;
 
 /**
- * Source fetches events from a durable consumer: as many as there are free handlers and no more. So no event waits in
- * this process, while its ack deadline passes and a handler elsewhere is free. It speaks JetStream's pull protocol
+ * Source fetches events from a durable consumer: as many as there are free handlers, and no more. So no event waits in
+ * this process with a running ack deadline while a handler elsewhere is free. It speaks JetStream's pull protocol
  * itself, because the iterators of the package fetch ahead.
  */
 export class Source {
-  #inbox: Subscription | null = null; // for what was asked last
-  #ended: Promise<unknown> = Promise.resolve(); // when older inboxes have handed out all
-  #began = 0; // when inbox was made
+  #inbox: Subscription | null = null; // for the last requests
+  #ended: Promise<unknown> = Promise.resolve(); // when older inboxes have delivered everything
+  #began = 0; // creation of inbox
   #waiting: ((msg: Msg | null) => void)[] = []; // the free handlers
-  #asked = 0; // events to come to inbox for them
-  #heard = 0; // when the server last answered, while events are to come
-  #asking = false; // ask is called in a moment
+  #asked = 0; // expected events in inbox
+  #heard = 0; // the server's last answer, while events are expected
+  #asking = false; // ask is about to be called
   #closed = false;
 
-  /** subject is what to ask on. onFault is called when the requests are void. */
+  /** subject is the subject of requests. onFault is called when the requests are void. */
   constructor(
     private readonly nc: NatsConnection,
     private readonly subject: string,
@@ -77,17 +80,18 @@ export class Source {
   }
 
   /**
-   * To be called about every heartbeat. It reports a fault if the server has been silent for so long that it must have
-   * lost the requests.
+   * Must be called about every heartbeat. It reports a fault if the server has been silent for too long: then the
+   * server must have lost the requests.
    */
   tend(): void {
     const now = Date.now();
-    if (this.#asked > 0 && now - this.#heard > 2 * heartbeat) this.onFault(new UnavailableError("JetStream sends no heartbeats"));
+    if (this.#asked > 0 && now - this.#heard > 2 * heartbeat)
+      this.onFault(new UnavailableError("JetStream sends no heartbeats"));
     else if (this.#asked > 0 && now - this.#began > renewEvery) this.renew();
     else this.#ask();
   }
 
-  /** Ends every wait, and gives back what is on its way. */
+  /** Ends every wait, and gives back the events on their way. */
   async close(): Promise<void> {
     this.#closed = true;
     const inbox = this.#inbox;
@@ -99,31 +103,33 @@ export class Source {
     clearTimeout(timer);
   }
 
-  /** Hands an event back to JetStream, which delivers it again at once, or after the ack wait if this is lost. */
+  /**
+   * Hands an event back to JetStream, which delivers it again at once, or after the ack wait if this message is lost.
+   */
   giveBack(msg: Msg): void {
     this.#answer(msg, "-NAK");
   }
 
-  /** Moves on the deadline after which JetStream delivers an event again. */
+  /** Postpones the deadline after which JetStream delivers an event again. */
   extend(msg: Msg): void {
     this.#answer(msg, "+WPI");
   }
 
-  /** Tells JetStream that an event is settled, and waits until it knows. */
+  /** Tells JetStream that an event is settled, and waits for its confirmation. */
   async acknowledge(msg: Msg, timeout: number): Promise<void> {
     await this.nc.request(msg.reply as string, "+ACK", { timeout });
   }
 
-  /** Tells whether the connection is closed for good. */
+  /** Reports whether the connection is closed for good. */
   closedConnection(): boolean {
     return this.nc.isClosed();
   }
 
   #answer(msg: Msg, answer: string): void {
-    this.#publish(msg.reply as string, answer); // a lost one only has the event come again
+    this.#publish(msg.reply as string, answer); // if it is lost, the event only comes again
   }
 
-  /** Publishes if it can, which it cannot while the connection is drained or closed. */
+  /** Publishes, unless the connection is drained or closed. */
   #publish(subject: string, text: string, reply?: string): boolean {
     try {
       this.nc.publish(subject, text, { reply });
@@ -134,8 +140,8 @@ export class Source {
   }
 
   /**
-   * Asks for the events that free handlers want and that are not asked for yet, if those are enough for a request. If it
-   * cannot, the next renew or tend does.
+   * Requests events for free handlers without a request, if they are enough for one. If it fails, the next renew or
+   * tend asks.
    */
   #ask(): void {
     const batch = this.#waiting.length - this.#asked;
@@ -146,11 +152,11 @@ export class Source {
     this.#asked += batch;
   }
 
-  /** Takes what the server sends: an event, or the status of a request. */
+  /** Takes a message of the server: an event, or the status of a request. */
   #receive(inbox: Subscription, msg: Msg): void {
     const current = inbox === this.#inbox;
     if (current) this.#heard = Date.now();
-    if (msg.reply) { // to acknowledge it: this is an event
+    if (msg.reply) { // a reply subject to acknowledge: this is an event
       if (current) this.#asked = Math.max(0, this.#asked - 1);
       const resolve = this.#waiting.shift();
       if (resolve) resolve(msg);
@@ -170,7 +176,7 @@ export class Source {
     this.onFault(new UnavailableError(`JetStream: ${status} ${msg.headers?.description ?? ""}`));
   }
 
-  /** Ends a subscription. Events that are on their way to it still arrive, if they can. */
+  /** Ends a subscription. Events on their way to it still arrive, if possible. */
   #end(inbox: Subscription | null): void {
     if (!inbox || this.nc.isClosed()) return;
     this.#ended = Promise.allSettled([this.#ended, inbox.drain()]);

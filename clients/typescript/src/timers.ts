@@ -4,83 +4,89 @@ import { InvalidError, NoLibraryError, textOf, TimerdError, UnavailableError } f
 import { encodePayload } from "./payload.js";
 import { type Caller, callerOf, type RedisClient } from "./redis.js";
 
-/** A key `app:module:type:id`: a string, which is UTF-8 in Redis, or bytes. */
+/** A key `app:module:type:id`: a string (UTF-8 in Redis), or bytes. */
 export type Key = string | Uint8Array;
 
 /**
- * What a timer carries. A string and bytes (a Buffer, an ArrayBuffer or any view of one) are kept as they are, `undefined`
- * and `null` are an empty payload, and of anything else its JSON is kept. A Map, a Set and other objects of which JSON would
- * keep nothing are refused. `JSON.stringify` writes a number as JavaScript has it, so pass 64-bit integers and
+ * The payload of a timer. A string and bytes (a Buffer, an ArrayBuffer or any view of one) are kept as they are,
+ * `undefined` and `null` are an empty payload, and anything else becomes JSON. A Map, a Set and other objects with
+ * empty JSON are refused. `JSON.stringify` writes numbers with JavaScript's precision, so pass 64-bit integers and
  * amounts as strings.
  */
 export type Payload = unknown;
 
-/** When a timer is due: after so many milliseconds, or at a time, at once if that has passed; by the clock of the Redis server. */
+/**
+ * The due time of a timer: after a number of milliseconds, or at a time, at once if that has passed; by the clock of
+ * the Redis server.
+ */
 export type When = { after: number; at?: never } | { at: Date; after?: never };
 
 /** Options of every call that sets. Durations are in milliseconds, rounded up to whole ones. */
 export interface CommonOptions {
   /** Set only if there is no timer, and no Redis key, of this name; the result is null otherwise. */
   nx?: boolean;
-  /** Set only if there is one. */
+  /** Set only if there is a timer, or a Redis key, of this name. */
   xx?: boolean;
   /** A timer that is claimed later than this after its due time becomes a dead letter; 0 is no limit. */
   late?: number;
-  /** With `late`: such a timer is forgotten instead. */
+  /** With `late`: a timer claimed too late is dropped, without a dead letter. */
   dropLate?: boolean;
 }
 
 /** Options of `set`. */
 export interface SetOptions extends CommonOptions {
-  /** The attempt that the timer fires as, from 1 on. It wins over an `attempt` in the payload. */
+  /** The attempt of the firing, from 1. It overrides an `attempt` in the payload. */
   attempt?: number;
-  /** A W3C `traceparent`, which the event has too. */
+  /** A W3C `traceparent`; the event has it too. */
   trace?: string;
 }
 
-/** By what a timer repeats: every so many milliseconds, or by a cron expression in an IANA zone, UTC by default. */
+/** The rhythm of a timer: every number of milliseconds, or by a cron expression in an IANA zone, UTC by default. */
 export type Repetition = { every: number; cron?: never; tz?: never } | { cron: string; tz?: string; every?: never };
 
 /** Options of `repeat`. */
 export interface RepeatOptions extends CommonOptions {
-  /** Nothing is due before, and the grid of `every` counts from there. */
+  /** No occurrence is due before this time, and the interval of `every` counts from it. */
   from?: Date;
-  /** The last moment at which the timer may be due. */
+  /** The last possible due time. */
   until?: Date;
-  /** How often it fires in all. */
+  /** The number of firings in all. */
   times?: number;
-  /** Of what was missed, that of the last so many milliseconds fires in order. */
+  /** Occurrences missed within this time, in milliseconds, fire in order. */
   catchUp?: number;
 }
 
-/** What a cancellation found: `fired` is too late, or lately fired; `unknown` is no such timer. */
+/**
+ * The result of a cancellation: `fired` means that the timer is firing or has fired lately; `unknown` means that there
+ * is no such timer.
+ */
 export type CancelOutcome = "cancelled" | "fired" | "unknown";
 
-/** How far a timer has come; see docs/reference.md. Later versions of timerd may know other states. */
+/** The state of a timer; see docs/reference.md. Later versions of timerd may know other states. */
 export type State = "pending" | "held" | "owed" | "firing";
 
-/** A timer that is not settled: its event is not known to be in NATS. Of one that is `firing` only the state is certain. */
+/** An unsettled timer: its event is not known to be in NATS. If it is `firing`, only the state is certain. */
 export interface Timer {
   state: State;
   /** By the clock of the Redis server. */
   due: Date;
-  /** That it will fire as. */
+  /** The attempt of the timer's next firing. */
   attempt: number;
-  /** Byte for byte; null if it has none that fires with it. */
+  /** The payload, byte for byte; null if the timer fires without one. */
   payload: Buffer | null;
-  /** Its own limit on how late it may fire, in ms; null if it has none. */
+  /** Its own limit on lateness, in ms; null if it has none. */
   late: number | null;
-  /** What it repeats by, such as `every 5m0s`; null if it does not repeat. */
+  /** Its rhythm, such as `every 5m0s`; null for a single timer. */
   repeat: string | null;
-  /** Which of its firings the next one is, from 1 on; null if it does not repeat. */
+  /** The number of its next firing, from 1; null for a single timer. */
   occurrence: number | null;
-  /** The trace that it was set in; null if it was set without one. */
+  /** The trace in which the timer was set; null without one. */
   traceparent: string | null;
 }
 
 /**
  * Timers sets, cancels and reads timers through timerd's function library in Redis. It needs no NATS, and no running
- * timerd once the library is loaded. Calls may run at once.
+ * timerd once the library is loaded. Calls may run concurrently.
  *
  * Each throws `InvalidError`, `NoLibraryError` or `UnavailableError`.
  */
@@ -92,8 +98,8 @@ export class Timers {
   }
 
   /**
-   * Sets a timer and returns when it is due; null if `nx` or `xx` said no. A pending timer of the key is replaced. Once
-   * the promise is fulfilled the timer is in the schedule, whether or not a timerd runs.
+   * Sets a timer and returns its due time; null if `nx` or `xx` prevented it. A pending timer of the key is replaced.
+   * Once the promise is fulfilled the timer is in the schedule, whether or not a timerd runs.
    */
   set(key: Key, payload: Payload, options: When & SetOptions & ({ nx: true } | { xx: true })): Promise<Date | null>;
   set(key: Key, payload: Payload, options: When & SetOptions & { nx?: false; xx?: false }): Promise<Date>;
@@ -108,8 +114,8 @@ export class Timers {
   }
 
   /**
-   * Sets a timer that repeats, and returns when it is due first: `"planned"` for `cron`, since a timerd finds that;
-   * null if `nx` or `xx` said no. It replaces what is pending of the key.
+   * Sets a repeating timer, and returns its first due time: `"planned"` for `cron`, because a timerd computes it; null
+   * if `nx` or `xx` prevented it. It replaces the pending timer of the key.
    */
   async repeat(key: Key, payload: Payload, options: Repetition & RepeatOptions): Promise<Date | "planned" | null> {
     const args = new Arguments("repeat", key, options ?? null);
@@ -123,8 +129,8 @@ export class Timers {
   }
 
   /**
-   * Cancels all timers of a key that are pending, held or owed, deletes the Redis key, and says what it found. Called
-   * again it answers `unknown`.
+   * Cancels all pending, held and owed timers of a key, deletes the Redis key, and returns the outcome. A second call
+   * returns `unknown`.
    */
   async cancel(key: Key): Promise<CancelOutcome> {
     const args = new Arguments("cancel", key);
@@ -133,15 +139,16 @@ export class Timers {
         const outcome = String(await this.#call("timer_cancel", args));
         return some ? "cancelled" : (outcome as CancelOutcome);
       } catch (error) {
-        // So many timers of the key are owed that one call does not cancel them all.
-        if (!(error instanceof UnavailableError && /\bAGAIN timerd has cancelled/.test(textOf(error.cause)))) throw error;
+        // Too many timers of the key are owed for one call.
+        if (!(error instanceof UnavailableError && /\bAGAIN timerd has cancelled/.test(textOf(error.cause))))
+          throw error;
       }
     }
   }
 
   /**
-   * Returns a timer that is not settled, or null. Of several timers of a key it returns the pending one, else one that
-   * is held, owed or firing.
+   * Returns an unsettled timer, or null. Of several timers of a key it returns the pending one, or else a held, an owed
+   * or a firing one.
    */
   async get(key: Key): Promise<Timer | null> {
     const { what, key: bytes } = new Arguments("get", key);
@@ -166,7 +173,7 @@ export class Timers {
   }
 }
 
-/** Arguments collects those of one call, and checks what the function library cannot. */
+/** Arguments collects the arguments of one call, and checks what the function library cannot check. */
 class Arguments {
   readonly list: (string | Buffer)[] = [];
   readonly key: Buffer;
@@ -248,7 +255,7 @@ function bytesOf(text: string | Uint8Array): Buffer {
   return typeof text === "string" ? Buffer.from(text) : Buffer.from(text.buffer, text.byteOffset, text.byteLength);
 }
 
-/** Reads the reply of timer_get: names and values in turn. Names that it does not know are a later version's. */
+/** Reads the reply of timer_get: alternating names and values. Unknown names are a later version's. */
 function readTimer(fields: unknown[]): Timer | null {
   const all = new Map<string, unknown>();
   for (let i = 0; i + 1 < fields.length; i += 2) all.set(String(fields[i]), fields[i + 1]);
@@ -270,14 +277,14 @@ function readTimer(fields: unknown[]): Timer | null {
   };
 }
 
-/** Says what an error of Redis means to the caller. */
+/** Returns this package's error for an error of Redis. */
 function explained(what: string, error: unknown): TimerdError {
   const text = textOf(error);
   const message = `timerd: ${what}: ${text.replace(/^ERR /, "")}`;
   if (/^(ERR )?timerd: /.test(text)) return new InvalidError(message, { cause: error });
   if (/^(ERR )?(Function not found|unknown command)/.test(text)) {
     return new NoLibraryError(
-      `${message}: timerd's function library is not in this Redis; start timerd on it once, or see what \`timerd doctor\` says`,
+      `${message}: timerd's function library is not in this Redis; start timerd on it once, or run \`timerd doctor\``,
       { cause: error },
     );
   }

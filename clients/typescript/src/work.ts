@@ -12,23 +12,26 @@ import type { Redeliveries } from "./redeliveries.js";
 import type { Source } from "./source.js";
 
 /**
- * Bounds the tries to publish what a handler decided and to acknowledge its event. It outlasts a restart of NATS. After it
- * the event is delivered again.
+ * Bounds the tries to publish a handler's decision and to acknowledge its event. It outlasts a restart of NATS. After
+ * it the event is delivered again.
  */
 const settleTimeout = 60_000;
 
-/** How often within the ack wait the deadline of an event is extended, so that one or two lost messages do no harm. */
+/**
+ * The number of times within the ack wait that an event's deadline is extended, so that one or two lost messages do no
+ * harm.
+ */
 const extensions = 3;
 
 /** Of one request to JetStream. */
 const callTimeout = 5_000;
 
-/** Publishes what a handler decided, within so many milliseconds. */
+/** Publishes a handler's decision, within a number of milliseconds. */
 type Publish = (timeout: number) => Promise<unknown>;
 
 /** Worker handles events and settles them. */
 export class Worker {
-  /** How many handlers were left behind because the consumption had to end. */
+  /** The number of handlers left behind because the consumption had to end. */
   unfinished = 0;
 
   constructor(
@@ -42,14 +45,19 @@ export class Worker {
     private readonly settling: AbortSignal,
   ) {}
 
-  /** Handles and settles the event of one message, unless that is being worked on or settled already. It never throws. */
+  /**
+   * Handles and settles the event of one message, unless this process has begun to handle it or has settled it already.
+   * It never throws.
+   */
   async work(msg: Msg): Promise<void> {
     const stored = storedOf(msg);
     if (!stored) {
-      this.settings.logger.error("timerd client: message passed over, it is not one of a stream", { subject: msg.subject });
+      this.settings.logger.error("timerd client: message skipped, it does not come from a stream", {
+        subject: msg.subject,
+      });
       return;
     }
-    const place = `${stored.sequence} ${stored.time}`; // a stream that is made anew counts from 1 again
+    const place = `${stored.sequence} ${stored.time}`; // a stream created again counts from 1
     switch (this.redeliveries.begin(place)) {
       case "working":
         return;
@@ -61,14 +69,14 @@ export class Worker {
     }
   }
 
-  /** Has one event handled and settles it, and tells whether it could. */
+  /** Calls the handler for one event and settles the event. It reports whether the event is settled. */
   async #attend(msg: Msg, stored: Stored): Promise<boolean> {
     const { prefix, logger } = this.settings;
     let event: ParsedEvent;
     try {
       event = parseFired(msg.data);
       if (subjectOf(prefix, "fired", event.parts) !== msg.subject) {
-        throw new Error(`event: of the timer ${JSON.stringify(event.key)}, which is not one of its NATS subject`);
+        throw new Error(`event: its timer ${JSON.stringify(event.key)} does not match its NATS subject`);
       }
     } catch (error) {
       const fields = { subject: msg.subject, err: textOf(error) };
@@ -83,7 +91,7 @@ export class Worker {
     return false;
   }
 
-  /** Calls the handler and judges what it does; null if the consumption has to end before. */
+  /** Calls the handler and judges its result. It returns null if the consumption has to end before the handler does. */
   #handle(event: ParsedEvent): Promise<Verdict | null> {
     return new Promise((resolve) => {
       const end = () => resolve(null);
@@ -101,7 +109,7 @@ export class Worker {
     });
   }
 
-  /** Does what a handler's verdict asks for, and tells whether the event is settled. */
+  /** Carries out a handler's verdict, and reports whether the event is settled. */
   async #conclude(msg: Msg, event: ParsedEvent, verdict: Verdict): Promise<boolean> {
     const { prefix, durable, logger } = this.settings;
     const fields = { key: event.key, due_at: event.due.toISOString(), attempt: event.attempt };
@@ -129,9 +137,9 @@ export class Worker {
   }
 
   /**
-   * Publishes, if there is something to publish, waits until that is stored, and then acknowledges the event. Both are
-   * tried until the consumption ends or settleTimeout is over. It tells whether it could; if not, the event is delivered
-   * again.
+   * Publishes a message, if there is one, waits until it is stored, and then acknowledges the event. It retries both
+   * until the consumption ends or settleTimeout is over. It reports whether the event is settled; if not, the event is
+   * delivered again.
    */
   async #settle(msg: Msg, publishing: Publish | null, fields: object): Promise<boolean> {
     const end = Date.now() + settleTimeout;
@@ -140,7 +148,10 @@ export class Worker {
       await this.#persist(msg, end, (timeout) => this.source.acknowledge(msg, timeout));
       return true;
     } catch (error) {
-      this.settings.logger.error("timerd client: event not settled, it is delivered again", { ...fields, err: textOf(error) });
+      this.settings.logger.error("timerd client: event not settled, it is delivered again", {
+        ...fields,
+        err: textOf(error),
+      });
       return false;
     }
   }
@@ -154,18 +165,19 @@ export class Worker {
         return;
       } catch (error) {
         const closed = this.source.closedConnection();
-        if (closed || Date.now() > end || !(await pause(Math.min(backoff(failures), share), this.settling))) throw error;
+        if (closed || Date.now() > end || !(await pause(Math.min(backoff(failures), share), this.settling)))
+          throw error;
         this.source.extend(msg);
       }
     }
   }
 }
 
-/** Reads from the subject that acknowledges a message where it is stored; null if it is not one of a stream. */
+/** Reads the place of a message from its acknowledgement subject; null if it does not come from a stream. */
 function storedOf(msg: Msg): Stored | null {
   const tokens = (msg.reply ?? "").split(".");
   if (tokens[0] !== "$JS" || tokens[1] !== "ACK") return null;
-  if (tokens.length === 9) tokens.splice(2, 0, "_", ""); // of earlier servers, without domain and account
+  if (tokens.length === 9) tokens.splice(2, 0, "_", ""); // earlier servers omit domain and account
   const [stream, sequence, time] = [tokens[4], tokens[7], tokens[9]];
   if (stream === undefined || !/^\d+$/.test(sequence ?? "") || !/^\d+$/.test(time ?? "")) return null;
   return { subject: msg.subject, data: msg.data, stream, sequence: sequence as string, time: BigInt(time as string) };

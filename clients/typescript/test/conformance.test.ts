@@ -5,11 +5,16 @@ import { readFileSync } from "node:fs";
 import { join } from "node:path";
 import { after, before, describe, test } from "node:test";
 
-import { jetstream, jetstreamManager, type JetStreamClient, type JetStreamManager, type StoredMsg } from "@nats-io/jetstream";
+import {
+  jetstream, jetstreamManager, type JetStreamClient, type JetStreamManager, type StoredMsg,
+} from "@nats-io/jetstream";
 import { connect, type NatsConnection } from "@nats-io/transport-node";
 import { createClient } from "redis";
 
-import { consume, type ConsumeOptions, dead, InvalidError, postpone, type Repetition, type RepeatOptions, retryAfter, type SetOptions, type TimerEvent, Timers, type When } from "@timerd-io/client";
+import {
+  consume, type ConsumeOptions, dead, InvalidError, postpone, type Repetition, type RepeatOptions, retryAfter,
+  type SetOptions, type TimerEvent, Timers, type When,
+} from "@timerd-io/client";
 import { clients, type Connected, nodeVersion } from "./clients.js";
 import { begin, Environment, eventually, root } from "./environment.js";
 
@@ -20,9 +25,9 @@ type Octets = string | { text: string; times?: number; then?: string } | { base6
 interface Setting {
   key: string;
   payload: Octets | null;
-  after_ms?: number; at_in_ms?: number; at_ms?: number;
-  every_ms?: number; cron?: string; tz?: string; from_in_ms?: number; until_in_ms?: number; times?: number; catchup_ms?: number;
-  late_ms?: number; late_drop?: boolean; attempt?: number; nx?: boolean; xx?: boolean; trace?: string;
+  after_ms?: number; at_in_ms?: number; at_ms?: number; every_ms?: number; cron?: string; tz?: string;
+  from_in_ms?: number; until_in_ms?: number; times?: number; catchup_ms?: number; late_ms?: number; late_drop?: boolean;
+  attempt?: number; nx?: boolean; xx?: boolean; trace?: string;
 }
 
 type Fields = Record<string, unknown>;
@@ -53,11 +58,15 @@ interface TimerCase extends Setting {
 interface ConsumerCase {
   name: string; type: string; namespace?: string; subject?: string; members?: string; message?: Octets;
   handler: Action | null; takes_ms?: number; ack_wait_ms?: number;
-  want: { calls?: number; deliveries?: number; event?: Fields; retry?: { subject: string; headers: Record<string, Octets>; without: string[] }; dead?: WantDead };
+  want: {
+    calls?: number; deliveries?: number; event?: Fields;
+    retry?: { subject: string; headers: Record<string, Octets>; without: string[] }; dead?: WantDead;
+  };
 }
 
 interface DurableCase {
-  name: string; namespace: string; durable?: string; stream?: string; concurrency?: number; ack_wait_ms?: number; max_ack_pending?: number;
+  name: string; namespace: string; durable?: string; stream?: string; concurrency?: number; ack_wait_ms?: number;
+  max_ack_pending?: number;
   want: Fields & Want;
 }
 
@@ -68,7 +77,7 @@ interface Suite {
 
 const text = readFileSync(join(root, "..", "conformance", "cases.json"), "utf8");
 
-/** The cases with what {run} and {prefix} stand for. */
+/** The cases with {run} and {prefix} replaced. */
 function suiteOf(run: string): Suite {
   const suite = JSON.parse(text.replaceAll("{run}", run).replaceAll("{prefix}", `conf-${run}`)) as Suite;
   assert.equal(suite.version, 1, "this runner knows version 1 of the cases");
@@ -84,7 +93,10 @@ function bytes(octets: Octets): Buffer {
 /** Decodes %XX in a key. */
 function keyOf(key: string): Buffer {
   const utf8 = Buffer.from(key).toString("latin1");
-  return Buffer.from(utf8.replace(/%([0-9A-F]{2})/g, (_, hex: string) => String.fromCharCode(parseInt(hex, 16))), "latin1");
+  return Buffer.from(
+    utf8.replace(/%([0-9A-F]{2})/g, (_, hex: string) => String.fromCharCode(parseInt(hex, 16))),
+    "latin1",
+  );
 }
 
 /** Compares the fields that a case names. */
@@ -100,14 +112,16 @@ function check(what: string, got: Fields, want: Fields): void {
 
 function eventFields(e: TimerEvent, due?: Date, first?: string): Fields {
   return {
-    id: e.id, origin: e.origin === first ? "first" : e.origin, key: e.keyBytes, app: e.app, module: e.module, type: e.timerType, timer_id: e.timerId, due_ms: e.due.getTime(),
-    due: due?.getTime() === e.due.getTime() ? "as set" : e.due, time_ms: e.time?.getTime(), attempt: e.attempt, max_attempts: e.maxAttempts,
-    trigger: e.trigger, payload: e.payload, content_type: e.contentType, data_status: e.dataStatus, late_ms: e.late, late_drop: e.dropLate,
-    repeat: e.repeat, occurrence: e.occurrence, traceparent: e.traceparent, tracestate: e.tracestate,
+    id: e.id, origin: e.origin === first ? "first" : e.origin, key: e.keyBytes, app: e.app, module: e.module,
+    type: e.timerType, timer_id: e.timerId, due_ms: e.due.getTime(),
+    due: due?.getTime() === e.due.getTime() ? "as set" : e.due, time_ms: e.time?.getTime(), attempt: e.attempt,
+    max_attempts: e.maxAttempts, trigger: e.trigger, payload: e.payload, content_type: e.contentType,
+    data_status: e.dataStatus, late_ms: e.late, late_drop: e.dropLate, repeat: e.repeat, occurrence: e.occurrence,
+    traceparent: e.traceparent, tracestate: e.tracestate,
   };
 }
 
-/** Does what a handler is to do. */
+/** Does a handler's action. */
 function act(action: Action | null): unknown {
   if (!action || action.do === "ok") return undefined;
   const cause = action.because && act(action.because);
@@ -140,7 +154,9 @@ async function call(timers: Timers, s: Setting): Promise<{ due: Date | "planned"
   const payload = s.payload && bytes(s.payload);
   const common = { nx: s.nx, xx: s.xx, late: s.late_ms, dropLate: s.late_drop };
   if (s.every_ms !== undefined || s.cron !== undefined) {
-    const options = { ...common, every: s.every_ms, cron: s.cron, tz: s.tz, times: s.times, catchUp: s.catchup_ms } as Repetition & RepeatOptions;
+    const options = {
+      ...common, every: s.every_ms, cron: s.cron, tz: s.tz, times: s.times, catchUp: s.catchup_ms,
+    } as Repetition & RepeatOptions;
     if (s.from_in_ms !== undefined) options.from = new Date((given = (await now()) + s.from_in_ms));
     if (s.until_in_ms !== undefined) options.until = new Date((await now()) + s.until_in_ms);
     return { due: await timers.repeat(key, payload, options), given };
@@ -156,8 +172,17 @@ async function take(timers: Timers, step: Step, set: Date | null): Promise<Date 
   const want: Want = typeof step.want === "object" && step.want ? step.want : {};
   const what = `${step.do} ${step.key}`;
   if (want.error) {
-    const calling = step.do === "get" ? timers.get(keyOf(step.key)) : step.do === "cancel" ? timers.cancel(keyOf(step.key)) : call(timers, step);
-    await assert.rejects(calling, (error: Error) => error instanceof InvalidError && error.message.includes(want.says ?? ""), what);
+    const calling =
+      step.do === "get"
+        ? timers.get(keyOf(step.key))
+        : step.do === "cancel"
+          ? timers.cancel(keyOf(step.key))
+          : call(timers, step);
+    await assert.rejects(
+      calling,
+      (error: Error) => error instanceof InvalidError && error.message.includes(want.says ?? ""),
+      what,
+    );
     return set;
   }
   switch (step.do) {
@@ -183,9 +208,15 @@ async function take(timers: Timers, step: Step, set: Date | null): Promise<Date 
       if (step.want === "planned" || want.not_set) assert.equal(due, step.want === "planned" ? "planned" : null, what);
       if (!(due instanceof Date)) return set;
       const [from, to] =
-        want.due_in_ms !== undefined ? [early + want.due_in_ms, latest + want.due_in_ms] :
-        want.due_within_ms !== undefined ? [early, latest + want.due_within_ms] : [given, given];
-      assert.ok(due.getTime() >= from && due.getTime() <= to, `${what} is due at ${due.getTime()}, want from ${from} to ${to}`);
+        want.due_in_ms !== undefined
+          ? [early + want.due_in_ms, latest + want.due_in_ms]
+          : want.due_within_ms !== undefined
+            ? [early, latest + want.due_within_ms]
+            : [given, given];
+      assert.ok(
+        due.getTime() >= from && due.getTime() <= to,
+        `${what} is due at ${due.getTime()}, want from ${from} to ${to}`,
+      );
       return due;
     }
   }
@@ -200,7 +231,8 @@ function checkDead(want: WantDead, data: Uint8Array): void {
   assert.ok(begins || reason === want.dead_reason, `dead letter with reason ${reason}, want ${want.dead_reason}`);
   if (want.last_error !== undefined) assert.equal(letter["lasterror"], want.last_error);
   if (want.attempt !== undefined) assert.equal(letter["attempt"], want.attempt);
-  if (want.payload !== undefined) assert.deepEqual(payloadOf(letter, data), bytes(want.payload), "payload of the dead letter");
+  if (want.payload !== undefined)
+    assert.deepEqual(payloadOf(letter, data), bytes(want.payload), "payload of the dead letter");
 }
 
 /** The payload of a letter. Embedded JSON is cut out of it, since JSON.parse may change it. */
@@ -211,14 +243,16 @@ function payloadOf(letter: Fields, data: Uint8Array): Buffer {
   const begin = all.indexOf('"data":') + '"data":'.length;
   for (let end = begin + 1; end <= all.length; end++) {
     try {
-      if (JSON.stringify(JSON.parse(all.slice(begin, end))) === JSON.stringify(letter["data"])) return Buffer.from(all.slice(begin, end));
+      if (JSON.stringify(JSON.parse(all.slice(begin, end))) === JSON.stringify(letter["data"]))
+        return Buffer.from(all.slice(begin, end));
     } catch {} // not yet all of it
   }
   throw new Error(`no data in ${all}`);
 }
 
 function checkHeaders(stored: StoredMsg, want: Record<string, Octets>, without: string[] = []): void {
-  for (const [name, value] of Object.entries(want)) assert.equal(stored.header.get(name), bytes(value).toString(), `header ${name}`);
+  for (const [name, value] of Object.entries(want))
+    assert.equal(stored.header.get(name), bytes(value).toString(), `header ${name}`);
   for (const name of without) assert.ok(!stored.header.has(name), `there is a header ${name}`);
 }
 
@@ -250,7 +284,8 @@ after(async () => {
 
 describe("producer", () => {
   for (const [i, one] of clients.entries()) {
-    const skip = nodeVersion < (one.node ?? 0) && `NOT TESTED: it needs Node.js ${one.node}, this is ${process.versions.node}`;
+    const skip =
+      nodeVersion < (one.node ?? 0) && `NOT TESTED: it needs Node.js ${one.node}, this is ${process.versions.node}`;
     describe(one.name, { skip }, () => {
       let connected: Connected;
       before(async () => void (connected = await one.connect(env.redisURL)));
@@ -289,7 +324,9 @@ describe("timers", { concurrency: true }, () => {
           const all = await stored("TIMERS_DEAD", subject);
           return all.length > 0 && all;
         });
-        const want = JSON.parse(JSON.stringify(one.want.dead).replaceAll("{first}", (events[0] as TimerEvent).id)) as WantDead;
+        const want = JSON.parse(
+          JSON.stringify(one.want.dead).replaceAll("{first}", (events[0] as TimerEvent).id),
+        ) as WantDead;
         checkDead(want, (letter as StoredMsg).data);
       } finally {
         await consumption.stop();
@@ -316,7 +353,10 @@ describe("consumer", { concurrency: true }, () => {
       const key = `conf:${run}:${raw.type}:1`;
       const fill = (template: string) => template.replaceAll("{key}", key).replaceAll("{type}", raw.type);
       const one = JSON.parse(fill(JSON.stringify(raw))) as ConsumerCase;
-      const message = one.message !== undefined ? bytes(one.message) : Buffer.from(fill(suite.event).replace("{members}", () => one.members ?? ""));
+      const message =
+        one.message !== undefined
+          ? bytes(one.message)
+          : Buffer.from(fill(suite.event).replace("{members}", () => one.members ?? ""));
       const subject = (kind: string) => `${prefix}.${kind}.conf.${run}.${one.type}`;
       const { seq } = await js.publish(one.subject ?? subject("fired"), message);
 
@@ -357,11 +397,16 @@ describe("consumer", { concurrency: true }, () => {
 describe("durables", () => {
   for (const one of suiteOf("ts").durables) {
     test(one.name, async () => {
-      const { namespace, durable, stream, concurrency, ack_wait_ms: ackWait, max_ack_pending: maxAckPending, want } = one;
+      const {
+        namespace, durable, stream, concurrency, ack_wait_ms: ackWait, max_ack_pending: maxAckPending, want,
+      } = one;
       const options = { durable, stream, concurrency, ackWait, maxAckPending };
       const consumption = begin((rest) => consume(nc, namespace, () => {}, rest), options);
       if (want.error) {
-        await assert.rejects(consumption.ended, (error: Error) => error instanceof InvalidError && error.message.includes(want.says ?? ""));
+        await assert.rejects(
+          consumption.ended,
+          (error: Error) => error instanceof InvalidError && error.message.includes(want.says ?? ""),
+        );
         return;
       }
       const { config } = await eventually("the consumer", async () => {
@@ -369,7 +414,14 @@ describe("durables", () => {
         return info && info.num_waiting > 0 && info;
       });
       const { durable_name, filter_subject, ack_policy, max_deliver, max_ack_pending, max_waiting } = config;
-      check("consumer", { durable_name, filter_subject, ack_policy, ack_wait_ms: (config.ack_wait ?? 0) / 1e6, max_deliver, max_ack_pending, max_waiting }, want);
+      check(
+        "consumer",
+        {
+          durable_name, filter_subject, ack_policy, ack_wait_ms: (config.ack_wait ?? 0) / 1e6, max_deliver,
+          max_ack_pending, max_waiting,
+        },
+        want,
+      );
       await consumption.stop();
     });
   }

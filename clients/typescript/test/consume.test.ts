@@ -3,10 +3,15 @@
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
 
-import { AckPolicy, jetstream, jetstreamManager, type ConsumerInfo, type JetStreamClient, type JetStreamManager, type StoredMsg } from "@nats-io/jetstream";
+import {
+  AckPolicy, jetstream, jetstreamManager, type ConsumerInfo, type JetStreamClient, type JetStreamManager,
+  type StoredMsg,
+} from "@nats-io/jetstream";
 import { connect, headers, type NatsConnection } from "@nats-io/transport-node";
 
-import { consume, type ConsumeOptions, dead, type Handler, InvalidError, postpone, retryAfter, TimerdError, UnavailableError } from "@timerd-io/client";
+import {
+  consume, type ConsumeOptions, dead, type Handler, InvalidError, postpone, retryAfter, TimerdError, UnavailableError,
+} from "@timerd-io/client";
 import { begin, type Consumption, Environment, eventually } from "./environment.js";
 import { Proxy } from "./proxy.js";
 
@@ -40,7 +45,9 @@ class Bench {
     const bench = new Bench(prefix);
     for (const [suffix, kind] of [["", "fired"], ["_RETRY", "retry"], ["_DEAD", "dead"]] as const) {
       const limit = kind === "fired" ? -1 : maxMsgSize;
-      await jsm.streams.add({ name: bench.stream + suffix, subjects: [`${prefix}.${kind}.>`], allow_direct: true, max_msg_size: limit });
+      await jsm.streams.add({
+        name: bench.stream + suffix, subjects: [`${prefix}.${kind}.>`], allow_direct: true, max_msg_size: limit,
+      });
     }
     return bench;
   }
@@ -48,7 +55,9 @@ class Bench {
   /** Publishes the event of a timer. */
   async publish(id: string, members = ""): Promise<string> {
     const key = `a:b:c:${id}`;
-    const event = `{"specversion":"1.0","id":"${key}@1795176847361.1","type":"timerd.timer.fired","subject":"${key}","dueat":"2026-11-20T12:14:07.361Z","attempt":1,"trigger":"deadline"${members}}`;
+    const event = 
+      `{"specversion":"1.0","id":"${key}@1795176847361.1","type":"timerd.timer.fired","subject":"${key}",` +
+      `"dueat":"2026-11-20T12:14:07.361Z","attempt":1,"trigger":"deadline"${members}}`;
     await js.publish(`${this.prefix}.fired.a.b.c`, event);
     return event;
   }
@@ -64,7 +73,10 @@ class Bench {
 
   /** Waits until so many events are acknowledged. */
   async settled(n: number): Promise<void> {
-    await eventually(`${n} acknowledgements`, async () => (await this.info().catch(() => null))?.ack_floor.stream_seq === n);
+    await eventually(
+      `${n} acknowledgements`,
+      async () => (await this.info().catch(() => null))?.ack_floor.stream_seq === n,
+    );
   }
 
   async stored(kind: "retry" | "dead"): Promise<StoredMsg[]> {
@@ -94,10 +106,26 @@ test("what a handler throws or returns decides", async () => {
     nothing: [() => { throw undefined; }, { "Timer-Error": "undefined" }],
     later: [() => retryAfter(90_000), { "Timer-Delay": "1m30s", "Timer-Error": "try again after 1m30s" }],
     fraction: [() => retryAfter(0.2, "busy"), { "Timer-Delay": "1ms", "Timer-Error": "busy" }],
-    wrapped: [() => { throw new Error("outer", { cause: retryAfter(5, new Error("inner")) }); }, { "Timer-Delay": "5ms", "Timer-Error": "outer" }],
-    joined: [() => { throw new AggregateError([new Error("a"), retryAfter(5)], "both"); }, { "Timer-Delay": "5ms", "Timer-Error": "both" }],
-    postponed: [() => postpone(60_000, new Error("locked")), { "Timer-Delay": "1m0s", "Timer-Postpone": "1", "Timer-Error": "locked" }],
-    "postponed-wins": [() => new Error("x", { cause: retryAfter(1, postpone(2)) }), { "Timer-Delay": "2ms", "Timer-Postpone": "1", "Timer-Error": "x" }],
+    wrapped: [
+      () => {
+        throw new Error("outer", { cause: retryAfter(5, new Error("inner")) });
+      },
+      { "Timer-Delay": "5ms", "Timer-Error": "outer" },
+    ],
+    joined: [
+      () => {
+        throw new AggregateError([new Error("a"), retryAfter(5)], "both");
+      },
+      { "Timer-Delay": "5ms", "Timer-Error": "both" },
+    ],
+    postponed: [
+      () => postpone(60_000, new Error("locked")),
+      { "Timer-Delay": "1m0s", "Timer-Postpone": "1", "Timer-Error": "locked" },
+    ],
+    "postponed-wins": [
+      () => new Error("x", { cause: retryAfter(1, postpone(2)) }),
+      { "Timer-Delay": "2ms", "Timer-Postpone": "1", "Timer-Error": "x" },
+    ],
     done: [() => "a value", null],
     async: [async () => {}, null],
   };
@@ -105,7 +133,9 @@ test("what a handler throws or returns decides", async () => {
   const consumption = bench.consume((event) => cases[event.timerId]?.[0]());
   await bench.settled(Object.keys(cases).length);
   await consumption.stop();
-  const requests = new Map((await bench.stored("retry")).map((m) => [(m.json<{ subject: string }>()).subject.split(":")[3], m]));
+  const requests = new Map(
+    (await bench.stored("retry")).map((m) => [m.json<{ subject: string }>().subject.split(":")[3], m]),
+  );
   for (const [id, [, want]] of Object.entries(cases)) {
     const got = requests.get(id)?.header;
     const names = ["Timer-Delay", "Timer-Postpone", "Timer-Error"].filter((name) => got?.has(name));
@@ -124,7 +154,12 @@ test("a new durable consumer begins where it is told, one that exists where it w
   await bench.publish("2");
   const seen: string[] = [];
   const run = async (durable: string, start: ConsumeOptions["start"], next: string) => {
-    const consumption = bench.consume((event) => { seen.push(`${durable} ${event.timerId}`); }, { durable, start, concurrency: 1 });
+    const consumption = bench.consume(
+      (event) => {
+        seen.push(`${durable} ${event.timerId}`);
+      },
+      { durable, start, concurrency: 1 },
+    );
     const info = () => jsm.consumers.info(bench.stream, durable).catch(() => null);
     await eventually(`${durable} asks`, async () => ((await info())?.num_waiting ?? 0) > 0);
     await bench.publish(next);
@@ -138,7 +173,10 @@ test("a new durable consumer begins where it is told, one that exists where it w
   await run("now", undefined, "6");
   assert.deepEqual(seen, ["all 1", "all 2", "all 3", "at 2", "at 3", "at 4", "now 5", "now 6"]);
   const refused = consume(nc, "a:b:c", () => {}, { start: new Date(NaN) });
-  await assert.rejects(refused, (error) => error instanceof InvalidError && error.message.includes("start is Invalid Date"));
+  await assert.rejects(
+    refused,
+    (error) => error instanceof InvalidError && error.message.includes("start is Invalid Date"),
+  );
 });
 
 test("it fetches no more events than handlers are free", async () => {
@@ -205,7 +243,10 @@ test("a handler that does not end is left behind, with an error", async () => {
   const release = signal();
   const consumption = bench.consume(async () => { working.give(); await release.done; }, { stopTimeout: 20 });
   await working.done;
-  await assert.rejects(consumption.stop(), (e: Error) => e instanceof TimerdError && /1 handlers still run/.test(e.message));
+  await assert.rejects(
+    consumption.stop(),
+    (e: Error) => e instanceof TimerdError && /1 handlers still run/.test(e.message),
+  );
   release.give();
   assert.equal((await bench.info()).num_ack_pending, 1);
 });
@@ -291,7 +332,9 @@ test("durable consumers that are not its kind are refused", async () => {
     const { ended } = bench.consume(() => {}, { durable: config.durable_name });
     await assert.rejects(ended, (e: Error) => e instanceof InvalidError && says.test(e.message));
   }
-  await jsm.consumers.add(bench.stream, { durable_name: "own", ack_policy: AckPolicy.Explicit, filter_subject, max_deliver: 3, backoff: [1e9, 2e9] });
+  await jsm.consumers.add(bench.stream, {
+    durable_name: "own", ack_policy: AckPolicy.Explicit, filter_subject, max_deliver: 3, backoff: [1e9, 2e9],
+  });
   const consumption = bench.consume(() => {}, { durable: "own" });
   const config = await eventually("its settings", async () => {
     const info = await jsm.consumers.info(bench.stream, "own");
@@ -313,7 +356,11 @@ test("the default of maxAckPending gives way to a limit of NATS, another value i
   }
   for (const [durable, maxAckPending] of [["consumer", 21], ["another", 1000]] as const) {
     const { ended } = bench.consume(() => {}, { durable, maxAckPending });
-    await assert.rejects(ended, (e: Error) => e instanceof InvalidError && e.message.includes(`maxAckPending is ${maxAckPending}, more than NATS allows`));
+    await assert.rejects(
+      ended,
+      (e: Error) =>
+        e instanceof InvalidError && e.message.includes(`maxAckPending is ${maxAckPending}, more than NATS allows`),
+    );
   }
 });
 
@@ -328,16 +375,21 @@ test("a dead letter is stored once, also where somebody took its id", async () =
   await bench.settled(3);
   await consumption.stop();
   const letters = (await bench.stored("dead")).slice(1);
-  assert.deepEqual(letters.map((m) => m.json<{ id: string }>().id), ["a:b:c:1@1795176847361.1", "a:b:c:2@1795176847361.1"]);
+  assert.deepEqual(
+    letters.map((m) => m.json<{ id: string }>().id),
+    ["a:b:c:1@1795176847361.1", "a:b:c:2@1795176847361.1"],
+  );
   assert.match(letters[0]?.header.get("Nats-Msg-Id") ?? "", /^sha256:[0-9a-f]{64}$/);
 });
 
-test("letters that are too large go without what is not needed", async () => {
+test("letters that are too large go without dispensable parts", async () => {
   const bench = await Bench.make("large", 700);
   await bench.publish("again", `,"data":"${"x".repeat(400)}"`);
   await bench.publish("dead", `,"datacontenttype":"text/plain","data":"${"x".repeat(600)}"`);
   await js.publish("large.fired.a.b.c", "y".repeat(1000));
-  const consumption = bench.consume((e) => (e.timerId === "again" ? new Error("e".repeat(300)) : dead("f".repeat(300))));
+  const consumption = bench.consume((e) =>
+    e.timerId === "again" ? new Error("e".repeat(300)) : dead("f".repeat(300)),
+  );
   await bench.settled(3);
   await consumption.stop();
   const [request] = await bench.stored("retry");
@@ -368,8 +420,17 @@ test("traces and the first event's id are handed on", async () => {
   assert.deepEqual([...seen], [["1", [origin, trace, "v=1"]], ["2", ["a:b:c:2@1795176847361.1", null, null]]]);
   const letters = new Map((await bench.stored("dead")).map((m) => [m.json<{ subject: string }>().subject, m]));
   const first = letters.get("a:b:c:1");
-  assert.deepEqual([first?.header.get("traceparent"), first?.header.get("tracestate"), first?.json<{ origin: string }>().origin], [trace, "v=1", origin]);
+  assert.deepEqual(
+    [first?.header.get("traceparent"), first?.header.get("tracestate"), first?.json<{ origin: string }>().origin],
+    [trace, "v=1", origin],
+  );
   const second = letters.get("a:b:c:2");
-  assert.deepEqual([second?.header.has("traceparent"), second?.json<{ origin: string }>().origin], [false, "a:b:c:2@1795176847361.1"]);
-  assert.match([...letters.values()].map((m) => m.json<{ deadreason: string }>().deadreason).join(), /malformed: event: origin/);
+  assert.deepEqual(
+    [second?.header.has("traceparent"), second?.json<{ origin: string }>().origin],
+    [false, "a:b:c:2@1795176847361.1"],
+  );
+  assert.match(
+    [...letters.values()].map((m) => m.json<{ deadreason: string }>().deadreason).join(),
+    /malformed: event: origin/,
+  );
 });

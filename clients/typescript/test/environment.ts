@@ -94,7 +94,10 @@ export interface Consumption {
 }
 
 /** Begins a consumption. */
-export function begin(consumption: (options: ConsumeOptions) => Promise<void>, options: ConsumeOptions = {}): Consumption {
+export function begin(
+  consumption: (options: ConsumeOptions) => Promise<void>,
+  options: ConsumeOptions = {},
+): Consumption {
   const end = new AbortController();
   const log = new Log();
   const ended = consumption({ logger: log, ...options, signal: end.signal });

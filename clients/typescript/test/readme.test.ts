@@ -1,4 +1,4 @@
-// Runs the examples of README.md, which say in comments what they print.
+// Runs the examples of README.md; their comments have the expected output.
 
 import assert from "node:assert/strict";
 import { spawnSync } from "node:child_process";
@@ -12,14 +12,16 @@ let env: Environment;
 before(async () => void (env = await Environment.start("*=1h,1h")));
 after(() => env.stop());
 
-const examples = [...readFileSync(join(root, "README.md"), "utf8").matchAll(/```js\n(.*?)```/gs)].map(([, code]) => code as string);
+const examples = [...readFileSync(join(root, "README.md"), "utf8").matchAll(/```js\n(.*?)```/gs)].map(
+  ([, code]) => code as string,
+);
 
 const prints = [
   'true\npending 1 {"total":"99.00"}\nnull\ncancelled\nunknown\n',
   "1 attempt 1 { to: '1' }\nbusy attempt 2 { to: 'busy' }\nlocked attempt 1 { to: 'locked' }\n",
 ];
 
-test("the examples do what they say", () => {
+test("the examples print their comments", () => {
   assert.equal(examples.length, prints.length);
   for (const [i, code] of examples.entries()) {
     const file = join(root, "build", `readme-${i}.mjs`);

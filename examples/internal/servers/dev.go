@@ -19,11 +19,11 @@ const (
 	devReady = 30 * time.Second // how long the servers may take to start
 	devPoll  = 20 * time.Millisecond
 	devGrace = 20 * time.Second // timerd itself ends within 10 s
-	// devTries is how often to try: another process may take a port that was free.
+	// devTries limits the starts: another process may take a free port first.
 	devTries = 3
 )
 
-// errEnded says that timerd dev ended before it was ready.
+// errEnded means that timerd dev ended before it was ready.
 var errEnded = errors.New("timerd dev ended at its start")
 
 // dev is a running `timerd dev`.
@@ -35,8 +35,7 @@ type dev struct {
 	said     bytes.Buffer // to be read once the process has ended
 }
 
-// startDev runs `timerd dev` on free ports and returns once it is ready. It ends
-// with this process, however that ends.
+// startDev runs `timerd dev` on free ports and returns once it is ready. It ends with this process in any case.
 func startDev(ctx context.Context, binary, retry string) (*dev, error) {
 	var err error
 	for range devTries {
@@ -105,8 +104,7 @@ func (d *dev) ready(ctx context.Context) bool {
 	return response.Body.Close() == nil && response.StatusCode == http.StatusOK
 }
 
-// stop ends timerd and with it its Redis and its NATS. Its error tells, too, if they
-// had ended before.
+// stop ends timerd and with it its Redis and its NATS. It is an error too if they had ended before.
 func (d *dev) stop() error {
 	http.DefaultClient.CloseIdleConnections()
 	if err := d.process.Stop(devGrace); err != nil {

@@ -1,5 +1,4 @@
-// Package servers gives an example its Redis, its NATS and its timerd: those that
-// run already, or its own ones for as long as it runs.
+// Package servers gives an example its Redis, NATS and timerd: running ones, or its own for the time of its run.
 package servers
 
 import (
@@ -25,10 +24,9 @@ type Servers struct {
 	dev *dev // nil for servers of somebody else
 }
 
-// Choice says which servers to use.
+// Choice selects the servers.
 type Choice struct {
-	// RedisURL and NATSURL are those of servers that a timerd is running on. Without
-	// any, Open starts servers of its own.
+	// RedisURL and NATSURL name the servers of a running timerd. Without any, Open starts its own servers.
 	RedisURL, NATSURL string
 	// Timerd is the program that Open starts them with.
 	Timerd string

@@ -47,7 +47,8 @@ func Timerd(t testing.TB) string {
 		t.Setenv("PATH", dir+string(os.PathListSeparator)+os.Getenv("PATH"))
 	}
 	binary := filepath.Join(dir, "timerd")
-	out, err := exec.Command("go", "build", "-race", "-o", binary, "github.com/timerd-io/timerd/cmd/timerd").CombinedOutput()
+	out, err := exec.Command("go", "build", "-race", "-o", binary,
+		"github.com/timerd-io/timerd/cmd/timerd").CombinedOutput()
 	if err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}

@@ -1,4 +1,4 @@
-// Receives one webhook, verifies it with the library of Standard Webhooks, says what it was, and ends.
+// Receives one webhook, verifies it with the library of Standard Webhooks, prints the result, and ends.
 //
 //   npm ci
 //   WEBHOOK_SECRET=whsec_… node verify.js 9000

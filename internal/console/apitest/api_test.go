@@ -29,7 +29,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// world is a console and what checks its answers.
+// world is a console with a checker of its answers.
 type world struct {
 	t      *testing.T
 	server *httptest.Server
@@ -54,9 +54,12 @@ func newWorld(t *testing.T) *world {
 	}
 	key := keys.Key{App: "shop", Module: "order", Type: "timeout", ID: "42"}
 	due := time.Now().Add(-time.Hour).Truncate(time.Millisecond)
-	for i, e := range []event.Event{{Type: event.TypeFired, Trigger: "deadline"}, {Type: event.TypeDead, DeadReason: "used up", LastError: "502"}} {
-		e.ID, e.Key, e.Due, e.Time, e.Attempt, e.MaxAttempts, e.Data = keys.EventID(key.String(), due.UnixMilli(), i+1), key, due, due, i+1, 3, []byte(`{"a":1}`)
-		if _, err := js.Publish(t.Context(), key.Subject(keys.DefaultPrefix, []string{keys.Fired, keys.Dead}[i]), e.AppendJSON(nil)); err != nil {
+	for i, e := range []event.Event{{Type: event.TypeFired, Trigger: "deadline"},
+		{Type: event.TypeDead, DeadReason: "used up", LastError: "502"}} {
+		e.ID, e.Key, e.Due, e.Time, e.Attempt, e.MaxAttempts, e.Data = keys.EventID(key.String(), due.UnixMilli(), i+1),
+			key, due, due, i+1, 3, []byte(`{"a":1}`)
+		if _, err := js.Publish(t.Context(), key.Subject(keys.DefaultPrefix, []string{keys.Fired, keys.Dead}[i]),
+			e.AppendJSON(nil)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -64,9 +67,11 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	for subject, data := range map[string]string{
-		"timers.dead.a.b.c":                  "\xffno event",
-		"timers.delivery.a.b.c":              "\xffno delivery of 42",
-		"timers.delivery.shop.order.timeout": fmt.Sprintf(`{"id":%q,"subject":%q,"attempt":1,"host":"a:443","result":"retry","duration_ms":1}`, keys.EventID(key.String(), due.UnixMilli(), 1), key),
+		"timers.dead.a.b.c":     "\xffno event",
+		"timers.delivery.a.b.c": "\xffno delivery of 42",
+		"timers.delivery.shop.order.timeout": fmt.Sprintf(
+			`{"id":%q,"subject":%q,"attempt":1,"host":"a:443","result":"retry","duration_ms":1}`,
+			keys.EventID(key.String(), due.UnixMilli(), 1), key),
 	} {
 		if _, err := js.Publish(t.Context(), subject, []byte(data)); err != nil {
 			t.Fatal(err)
@@ -83,11 +88,13 @@ func newWorld(t *testing.T) *world {
 		Index: sched, Holds: caller.List, History: past, Tail: history.NewTail(past), Policies: policies,
 		Pulse: func() history.LiveStats {
 			return history.LiveStats{
-				At: time.Now(), FiredPerSecond: 0.5, Lateness: late, Points: []history.LivePoint{{At: time.Now(), Fired: 1, Lateness: late}, {At: time.Now()}},
+				At: time.Now(), FiredPerSecond: 0.5, Lateness: late,
+				Points:     []history.LivePoint{{At: time.Now(), Fired: 1, Lateness: late}, {At: time.Now()}},
 				Namespaces: []history.LiveNamespace{{Name: "shop", FiredPerSecond: 1, Lateness: late}},
 			}
 		},
-	}, &console.Actions{Schedule: sched, Timers: admin.NewTimers(sched), Holds: caller, Firings: admin.NewFirings(sched, past), Streams: js}, slog.New(slog.DiscardHandler))
+	}, &console.Actions{Schedule: sched, Timers: admin.NewTimers(sched), Holds: caller,
+		Firings: admin.NewFirings(sched, past), Streams: js}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -97,7 +104,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// document returns what checks answers by the document that the console itself serves.
+// document returns a checker of answers by the console's own document.
 func (w *world) document() validator.Validator {
 	w.t.Helper()
 	response, err := w.server.Client().Get(w.server.URL + "/api/v1/openapi.json")
@@ -164,32 +171,41 @@ func TestAnswersAreAsTheDocumentSays(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()
 	for i, payload := range []string{`{"a":1}`, "text", "\xff\x00", ""} {
-		if _, err := w.timers.Set(ctx, fmt.Sprint("shop:order:timeout:", i), []byte(payload), client.After(time.Hour), client.Late(time.Minute)); err != nil {
+		if _, err := w.timers.Set(ctx, fmt.Sprint("shop:order:timeout:", i), []byte(payload), client.After(time.Hour),
+			client.Late(time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := w.timers.Repeat(ctx, "shop:stock:count:1", []byte("x"), client.Every(time.Hour), client.Times(9)); err != nil {
+	if _, err := w.timers.Repeat(ctx, "shop:stock:count:1", []byte("x"), client.Every(time.Hour),
+		client.Times(9)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.timers.Set(ctx, "evil:\xff:\u202e:<b>/..", nil, client.After(time.Hour)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.holds.Hold(ctx, schedule.Hold{Namespace: keys.Namespace{App: "shop"}, Reason: "down"}, time.Hour); err != nil {
+	if _, err := w.holds.Hold(ctx, schedule.Hold{Namespace: keys.Namespace{App: "shop"}, Reason: "down"},
+		time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range []string{
-		"/overview", "/timers", "/timers?q=shop:order&state=pending&due=24h&limit=2", "/timers/shop:order:timeout:42", "/timers/shop:order:timeout:1",
-		"/timers/shop:stock:count:1", "/timers/" + url.PathEscape("evil:\xff:\u202e:<b>/.."), "/repeating", "/dead", "/dead?text=used", "/dead/1", "/dead/2", "/holds",
+		"/overview", "/timers", "/timers?q=shop:order&state=pending&due=24h&limit=2", "/timers/shop:order:timeout:42",
+		"/timers/shop:order:timeout:1",
+		"/timers/shop:stock:count:1", "/timers/" + url.PathEscape("evil:\xff:\u202e:<b>/.."), "/repeating", "/dead",
+		"/dead?text=used", "/dead/1", "/dead/2", "/holds", "/consumers", "/system", "/webhooks",
+		"/webhooks?failed=1&text=a:443", "/webhooks/1", "/webhooks/2",
 		"/search?q=42", "/search?q=shop:order+1", "/search", "/jobs",
 	} {
 		w.ask(http.MethodGet, "/api/v1"+path, nil, http.StatusOK)
 	}
 	for path, code := range map[string]int{
-		"/timers?state=no": 400, "/timers?place=no": 400, "/timers?limit=0": 400, "/timers/nokey": 404, "/dead/99": 404, "/dead?place=x": 400, "/dead?q=a:b:c:d": 400, "/repeating?after=x": 400, "/jobs/none": 404,
+		"/timers?state=no": 400, "/timers?place=no": 400, "/timers?limit=0": 400, "/timers/nokey": 404, "/dead/99": 404,
+		"/dead?place=x": 400, "/webhooks?place=x": 400, "/webhooks/99": 404, "/dead?q=a:b:c:d": 400,
+		"/repeating?after=x": 400, "/jobs/none": 404,
 	} {
 		w.ask(http.MethodGet, "/api/v1"+path, nil, code)
 	}
-	if body := w.ask(http.MethodGet, "/api/v1/timers/shop:order:timeout:42", nil, http.StatusOK); !strings.Contains(body, `"result": "retry"`) || !strings.Contains(body, `"event": 1`) {
+	if body := w.ask(http.MethodGet, "/api/v1/timers/shop:order:timeout:42", nil,
+		http.StatusOK); !strings.Contains(body, `"result": "retry"`) || !strings.Contains(body, `"event": 1`) {
 		t.Errorf("no delivery with its event:\n%s", body)
 	}
 	id := func(body string) string {
@@ -203,7 +219,9 @@ func TestAnswersAreAsTheDocumentSays(t *testing.T) {
 		{"do": {"purge"}, "all": {"1"}}, {"do": {"cancel"}, "all": {"1"}, "q": {"shop:order"}},
 	} {
 		at := "/api/v1/jobs/" + id(w.ask(http.MethodPost, "/api/v1/jobs", form, http.StatusCreated))
-		w.ask(http.MethodGet, at, nil, http.StatusOK)
+		testenv.Eventually(t, time.Minute, func() bool {
+			return strings.Contains(w.ask(http.MethodGet, at, nil, http.StatusOK), `"stage": "asks"`)
+		}, "the job to ask for a confirmation")
 		w.ask(http.MethodPost, at, url.Values{"confirm": {"yes"}}, http.StatusOK)
 	}
 	w.ask(http.MethodPost, "/api/v1/jobs", url.Values{"do": {"no"}}, http.StatusBadRequest)

@@ -1,2 +1,3 @@
-// Package apitest checks the console's answers against its OpenAPI document, in a module of its own for the library that does.
+// Package apitest checks the console's answers against its OpenAPI document, in a module of its own, because of the
+// library for that.
 package apitest

@@ -55,10 +55,13 @@ func every(kind string) event.Event {
 	key := keys.Key{App: "shop", Module: "order", Type: "timeout", ID: "42\x00%"}
 	due := time.UnixMilli(1795176847361)
 	e := event.Event{
-		ID: keys.EventID(key.String(), due.UnixMilli(), 3), Type: kind, Key: key, Time: due.Add(time.Second), Due: due, Attempt: 3, MaxAttempts: 16,
-		Trigger: "deadline", Late: policy.Limit{Given: true, Most: time.Minute, Drop: true}, Repeat: "every 5m0s", Occurrence: 7,
-		Origin: "sha256:0", OriginAt: "1795176840000.1", Replayed: due, TraceParent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-		TraceState: "v=1",
+		ID: keys.EventID(key.String(), due.UnixMilli(), 3), Type: kind, Key: key, Time: due.Add(time.Second), Due: due,
+		Attempt: 3, MaxAttempts: 16,
+		Trigger: "deadline", Late: policy.Limit{Given: true, Most: time.Minute, Drop: true}, Repeat: "every 5m0s",
+		Occurrence: 7,
+		Origin:     "sha256:0", OriginAt: "1795176840000.1", Replayed: due,
+		TraceParent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+		TraceState:  "v=1",
 	}
 	if kind == event.TypeDead {
 		e.DeadReason, e.LastError = event.ReasonExhausted, "502"
@@ -104,7 +107,8 @@ func TestSchemasFitTheCode(t *testing.T) {
 	}
 	delivery := compiled(t, "delivery")
 	for _, result := range event.Results() {
-		text, err := json.Marshal(event.Delivery{ID: "a@1.1", Origin: "a@1.1", Subject: "a:b:c:d", Attempt: 1, Result: result, Time: time.UnixMilli(1), Error: "502"})
+		text, err := json.Marshal(event.Delivery{ID: "a@1.1", Origin: "a@1.1", Subject: "a:b:c:d", Attempt: 1,
+			Result: result, Time: time.UnixMilli(1), Error: "502"})
 		if err == nil {
 			err = fits(t, delivery, string(text))
 		}
@@ -114,7 +118,7 @@ func TestSchemasFitTheCode(t *testing.T) {
 	}
 }
 
-// The schemas refuse what the readers refuse, and the conformance suite's firings fit that of the event.
+// The schemas refuse the same messages as the readers, and the conformance suite's firings fit the event's.
 func TestSchemasRefuse(t *testing.T) {
 	t.Parallel()
 	good := `{"specversion":"1.0","id":"a:b:c:d@1.1","source":"/timerd","type":"timerd.timer.fired","subject":"a:b:c:d","app":"a","module":"b",` +
@@ -189,7 +193,8 @@ func TestSchemasRefuse(t *testing.T) {
 		if c.Want.Event == nil || c.Type == "untraced" { // which is malformed on purpose
 			continue
 		}
-		text := strings.NewReplacer("{key}", "conf:run:"+c.Type+":1", "{run}", "run", "{type}", c.Type, "{members}", c.Members).Replace(cases.Event)
+		text := strings.NewReplacer("{key}", "conf:run:"+c.Type+":1", "{run}", "run", "{type}", c.Type, "{members}",
+			c.Members).Replace(cases.Event)
 		if err := fits(t, schema, text); err != nil {
 			t.Errorf("%s does not fit: %v", text, err)
 		}

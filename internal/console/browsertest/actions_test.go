@@ -32,8 +32,8 @@ func (b *tab) confirm(action, number string) {
 	b.follow("main button.primary, main button.danger", "*")
 }
 
-// done waits for the page that says what was done. While the action runs, its page shows that already, and is then loaded
-// again: what comes next must not be in the middle of that.
+// done waits for the page with the result. While the action runs, its page shows that already, and is then loaded
+// again: the next step must not come in the middle of that.
 func (b *tab) done(what string) {
 	b.t.Helper()
 	b.sees("main a.button", "Go back")
@@ -207,7 +207,7 @@ func (s *system) deadAre(want uint64) {
 	}, "dead letters")
 }
 
-// sum returns the sum of all numbers of what was done.
+// sum returns the sum of all numbers of a result.
 func (b *tab) sum() (sum int) {
 	b.t.Helper()
 	for _, number := range regexp.MustCompile(`\d+`).FindAllString(b.text("[role=status]"), -1) {

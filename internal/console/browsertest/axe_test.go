@@ -25,7 +25,8 @@ func axe(t *testing.T) string {
 	if !installed(t) {
 		ctx, cancel := context.WithTimeout(t.Context(), npmPatience)
 		defer cancel()
-		cmd := exec.CommandContext(ctx, "npm", "ci", "--prefer-offline", "--ignore-scripts", "--no-audit", "--no-fund", "--fetch-retries=1", "--fetch-timeout=20000")
+		cmd := exec.CommandContext(ctx, "npm", "ci", "--prefer-offline", "--ignore-scripts", "--no-audit", "--no-fund",
+			"--fetch-retries=1", "--fetch-timeout=20000")
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Fatalf("npm ci: %v\n%s", err, out)
@@ -59,8 +60,8 @@ type finding struct {
 	Nodes              []string
 }
 
-// accessible fails the test for each fault that axe-core finds in the page: the rules of WCAG 2.2 at level AA, and what
-// axe-core holds for good practice.
+// accessible fails the test for each fault that axe-core finds in the page: the rules of WCAG 2.2 at level AA, and
+// axe-core's rules of good practice.
 func (b *tab) accessible(script string) {
 	b.t.Helper()
 	must[any](b, fmt.Sprintf("() => { %s }", script))
@@ -73,6 +74,7 @@ func (b *tab) accessible(script string) {
 		}));
 	}`)
 	for _, f := range found {
-		b.t.Errorf("axe-core: %s (%s, %s), %d times:\n\t%s", f.Help, f.Rule, f.Impact, len(f.Nodes), strings.Join(f.Nodes, "\n\t"))
+		b.t.Errorf("axe-core: %s (%s, %s), %d times:\n\t%s", f.Help, f.Rule, f.Impact, len(f.Nodes),
+			strings.Join(f.Nodes, "\n\t"))
 	}
 }

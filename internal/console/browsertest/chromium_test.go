@@ -18,14 +18,14 @@ import (
 const (
 	// browserStart bounds how long Chromium may take to start, on a cold and busy machine.
 	browserStart = time.Minute
-	// browserStop is how long it gets to end by itself.
+	// browserStop is the time for it to end by itself.
 	browserStop = 5 * time.Second
 )
 
 // hostName is a host that the browser finds on this machine, unlike any other. It trusts it less than 127.0.0.1.
 const hostName = "console.test"
 
-// errNoChromium says what to install.
+// errNoChromium names the package to install.
 var errNoChromium = errors.New(`no Chromium in PATH; the console's tests drive a real one. Install it, then run make console-test:
   Debian  scripts/deps.sh chromium
   Fedora  sudo dnf install chromium
@@ -70,8 +70,10 @@ func (b *chromium) start(program string) error {
 	}
 	// Root may not use the sandbox. The background networking would ask for hosts that a closed network refuses.
 	cmd := exec.Command(program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage", "--disable-extensions",
-		"--disable-default-apps", "--mute-audio", "--hide-scrollbars", "--force-color-profile=srgb", "--font-render-hinting=none", "--lang=en-US",
+		"--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+		"--disable-extensions",
+		"--disable-default-apps", "--mute-audio", "--hide-scrollbars", "--force-color-profile=srgb",
+		"--font-render-hinting=none", "--lang=en-US",
 		"--host-resolver-rules=MAP "+hostName+" 127.0.0.1,MAP * ~NOTFOUND,EXCLUDE 127.0.0.1",
 		"--user-data-dir="+b.dir, "--remote-debugging-port=0", "about:blank")
 	cmd.Stderr = said2

@@ -52,13 +52,15 @@ func (m *merchant) calls() []string {
 func (s *system) deliver(match string, to *merchant) {
 	s.t.Helper()
 	file := filepath.Join(s.t.TempDir(), "webhooks.yaml")
-	text := fmt.Sprintf("group: %s\nendpoints:\n- match: '%s'\n  url: '%s'\n  secrets: [env:WEBHOOK_SECRET]\n  allow_private: [127.0.0.0/8]\n",
+	text := fmt.Sprintf("group: %s\nendpoints:\n- match: '%s'\n  url: '%s'\n  secrets: [env:WEBHOOK_SECRET]\n  "+
+		"allow_private: [127.0.0.0/8]\n",
 		strings.ReplaceAll(match, ":", "-"), match, to.URL)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		s.t.Fatal(err)
 	}
 	cmd := exec.Command(os.Getenv(timerdVariable), "deliver", "--config", file)
-	cmd.Env = []string{"WEBHOOK_SECRET=whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "TIMERD_HTTP_ADDR=" + address(s.t), "PATH=" + os.Getenv("PATH"), "HOME=" + s.t.TempDir()}
+	cmd.Env = []string{"WEBHOOK_SECRET=whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "TIMERD_HTTP_ADDR=" + address(s.t),
+		"PATH=" + os.Getenv("PATH"), "HOME=" + s.t.TempDir()}
 	for _, setting := range s.env {
 		if strings.HasPrefix(setting, "TIMERD_NATS_URL=") {
 			cmd.Env = append(cmd.Env, setting)
@@ -76,8 +78,8 @@ func (s *system) deliver(match string, to *merchant) {
 	})
 }
 
-// What became of a webhook is seen on the page of its timer, and it is sent again from there: the receiver gets it under
-// the same webhook-id.
+// The page of a timer shows the fate of its webhook, and sends it again: the receiver gets it under the same
+// webhook-id.
 func TestDeliveries(t *testing.T) {
 	t.Parallel()
 	script := axe(t)
@@ -98,7 +100,8 @@ func TestDeliveries(t *testing.T) {
 				return nil
 			}, "the deliveries")
 		}
-		shows("delivered", "200", "retry", `502 Bad Gateway: <script>alert("502")</script>`, strings.TrimPrefix(m.URL, "http://"))
+		shows("delivered", "200", "retry", `502 Bad Gateway: <script>alert("502")</script>`,
+			strings.TrimPrefix(m.URL, "http://"))
 		b.click("summary", "more")
 		b.sees("details[open]", "event id")
 		b.harmless("a page with deliveries")
@@ -114,7 +117,7 @@ func TestDeliveries(t *testing.T) {
 				return fmt.Errorf("%d calls, want 3", len(calls))
 			}
 			return nil
-		}, "the call of what was sent again")
+		}, "the call of the event sent again")
 		if calls := m.calls(); calls[0] == "" || len(slices.Compact(calls)) != 1 {
 			b.t.Errorf("webhook-ids %q, want the same", m.calls())
 		}

@@ -23,8 +23,8 @@ const (
 	link   = "a[href]"
 )
 
-// ask calls a JavaScript function, in which all of page.js is known, with arguments, and returns its result. It fails
-// while the page is being left.
+// ask calls a JavaScript function with arguments, and returns its result; it can use all of page.js. It fails while the
+// page is being left.
 func ask[T any](b *tab, function string, args ...any) (T, error) {
 	ctx, cancel := b.within()
 	defer cancel()
@@ -76,7 +76,7 @@ func (b *tab) open(path string) {
 	}
 }
 
-// leave does what leads to another page, and waits for that.
+// leave does an action that leads to another page, and waits for the page.
 func (b *tab) leave(by func()) {
 	b.t.Helper()
 	must[any](b, "() => { window.left = true }")
@@ -90,15 +90,15 @@ func (b *tab) leave(by func()) {
 	}, "another page")
 }
 
-// click clicks what is called so, with the mouse.
+// click clicks the control with a name, with the mouse.
 func (b *tab) click(selector, name string) {
 	b.t.Helper()
 	at := must[[]float64](b, "place", selector, name)
 	b.do(chromedp.MouseClickXY(at[0], at[1]))
 }
 
-// follow clicks what leads to another page. A page that is about to be loaded again does not have it yet: the page to be left
-// is the one that has.
+// follow clicks a control that leads to another page. A page about to reload may not have it yet: it leaves the page
+// that has it.
 func (b *tab) follow(selector, name string) {
 	b.t.Helper()
 	must[[]float64](b, "place", selector, name)
@@ -123,7 +123,7 @@ func (b *tab) write(text string) {
 	command(b, input.InsertText, input.InsertTextParams{Text: text})
 }
 
-// text returns what is to be read in an element.
+// text returns the readable text of an element.
 func (b *tab) text(selector string) string {
 	b.t.Helper()
 	return must[string](b, "s => document.querySelector(s)?.innerText ?? ''", selector)

@@ -38,12 +38,13 @@ func hostileKeys() []string {
 // hostilePayloads returns payloads of the same kind.
 func hostilePayloads() []string {
 	return []string{
-		markup, `{"html":"` + strings.ReplaceAll(markup, `"`, `\"`) + `"}`, turned, broken, strings.Repeat("w", 100_000), `{"a":` + strings.Repeat("[", 5000),
+		markup, `{"html":"` + strings.ReplaceAll(markup, `"`, `\"`) + `"}`, turned, broken,
+		strings.Repeat("w", 100_000), `{"a":` + strings.Repeat("[", 5000),
 	}
 }
 
-// Keys, payloads, error texts, reasons and namespaces are text, whatever they say: nothing of them becomes markup, turns
-// the text around it, or breaks the page, and the links and actions of each reach just that timer.
+// Keys, payloads, error texts, reasons and namespaces stay text with any content: they do not become markup, reverse
+// the text around them, or break the page, and each one's links and actions reach just that timer.
 func TestHostileText(t *testing.T) {
 	t.Parallel()
 	for _, l := range []look{{width: phone}, {width: wide, scriptless: true}} {
@@ -57,11 +58,14 @@ func TestHostileText(t *testing.T) {
 			}
 			s.set("hostile:m:fired:"+turned+markup, turned+markup, 20*time.Millisecond)
 			s.bury("hostile:m:t:"+turned+markup, turned+markup, turned+markup+broken)
-			s.hold("hostile:"+strings.NewReplacer(":", "%3A", "*", "%2A").Replace(url.PathEscape("<b>"+turned)), turned+markup)
+			s.hold("hostile:"+strings.NewReplacer(":", "%3A", "*", "%2A").Replace(url.PathEscape("<b>"+turned)),
+				turned+markup)
 
 			for _, path := range []string{"/", "/timers", "/timers?q=hostile", "/dead", "/holds", "/repeating",
-				"/timers?q=" + url.QueryEscape(markup), "/search?q=" + url.QueryEscape(markup), "/search?q=" + url.QueryEscape("hostile "+turned),
-				"/search?q=hostile+alert", "/dead?q=" + url.QueryEscape(markup), "/timers/" + url.PathEscape(markup), "/" + url.PathEscape(markup)} {
+				"/timers?q=" + url.QueryEscape(markup), "/search?q=" + url.QueryEscape(markup), "/search?q=" +
+					url.QueryEscape("hostile "+turned),
+				"/search?q=hostile+alert", "/dead?q=" + url.QueryEscape(markup), "/timers/" + url.PathEscape(markup),
+				"/" + url.PathEscape(markup)} {
 				b.open(path)
 				b.harmless(path)
 			}
@@ -100,7 +104,8 @@ func (b *tab) harmless(what string) {
 		.map(e => e.href ?? e.action).filter(u => new URL(u, location).origin !== location.origin)`) {
 		b.t.Errorf("%.200q: leads elsewhere: %s", what, found)
 	}
-	if marks := must[string](b, `() => (document.body.innerText.match(/[\u0000-\u0008\u000e-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g) ?? []).map(c => c.codePointAt(0).toString(16)).join(" ")`); marks != "" {
+	if marks := must[string](b,
+		`() => (document.body.innerText.match(/[\u0000-\u0008\u000e-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]/g) ?? []).map(c => c.codePointAt(0).toString(16)).join(" ")`); marks != "" {
 		b.t.Errorf("%.200q: marks that nobody sees are shown as they are: %s", what, marks)
 	}
 	b.readable()

@@ -24,8 +24,7 @@ func (b *tab) focused() *focus {
 // mostTabs is more than any page has to be stepped through.
 const mostTabs = 400
 
-// Everything that can be used is reached with the tab key, in the order in which it stands, and shows that it has the
-// focus.
+// The tab key reaches every control, in document order, and the focus is visible.
 func TestKeyboardReachesEverything(t *testing.T) {
 	t.Parallel()
 	s := scene(t)
@@ -60,7 +59,8 @@ func (b *tab) reachable(name string) {
 		}
 		reached = append(reached, f.At)
 	}
-	for _, missed := range must[[]string](b, `reached => usable().filter(([at]) => !reached.includes(at)).map(([, text]) => text)`, reached) {
+	for _, missed := range must[[]string](b,
+		`reached => usable().filter(([at]) => !reached.includes(at)).map(([, text]) => text)`, reached) {
 		b.t.Errorf("%s: cannot be reached by keyboard: %s", name, missed)
 	}
 }
@@ -87,7 +87,8 @@ func TestKeyboardAlone(t *testing.T) {
 	b.press(kb.Tab)
 	b.press(kb.Enter) // to the content
 	b.press(kb.Tab)
-	if f := b.focused(); f == nil || !must[bool](b, `() => document.querySelector("main").contains(document.activeElement)`) {
+	if f := b.focused(); f == nil ||
+		!must[bool](b, `() => document.querySelector("main").contains(document.activeElement)`) {
 		t.Errorf("behind the skip link the focus is at %+v, not in the content", f)
 	}
 	b.open("/")

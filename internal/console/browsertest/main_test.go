@@ -1,6 +1,6 @@
 // Package browsertest drives the console in a real Chromium, as its users do: with a mouse, by keyboard alone, on a
-// phone, in the dark, and without JavaScript. It is a module of its own so that timerd does not depend on what drives
-// the browser.
+// phone, in the dark, and without JavaScript. It is a module of its own so that timerd does not depend on the browser's
+// driver.
 package browsertest
 
 import (

@@ -1,20 +1,23 @@
-// What the tests ask pages with; drive_test.go puts it before each question.
+// The functions with which tests question pages; drive_test.go puts them before each question.
 
-// words returns what a control is called: what a screen reader says, as far as these pages go.
+// words returns the name of a control, as a screen reader says it, as far as these pages need.
 const words = e => (e.getAttribute("aria-label") ?? (e.innerText || e.value || "")).replace(/\s+/g, " ").trim();
 
 const shown = e => e.checkVisibility({visibilityProperty: true, opacityProperty: true, contentVisibilityAuto: true});
 
-// fits tells whether a name is as wanted, where a star stands for any text.
-const fits = (name, wanted) => new RegExp("^" + wanted.split("*").map(part => RegExp.escape(part)).join(".*") + "$", "s").test(name);
+// fits reports whether a name matches a pattern, in which a star stands for any text.
+const fits = (name, wanted) =>
+  new RegExp("^" + wanted.split("*").map(part => RegExp.escape(part)).join(".*") + "$", "s").test(name);
 
-// named returns the visible elements of a selector that are called so; of any name if none is wanted.
-const named = (selector, wanted) => [...document.querySelectorAll(selector)].filter(e => shown(e) && (wanted === "" || fits(words(e), wanted)));
+// named returns a selector's visible elements with a name; all of them without one.
+const named = (selector, wanted) =>
+  [...document.querySelectorAll(selector)].filter(e => shown(e) && (wanted === "" || fits(words(e), wanted)));
 
 const one = (selector, name) => {
   const found = named(selector, name);
   if (found.length === 0) {
-    throw new Error(`${location.href} has no ${selector} ${name}, but ${named(selector, "").map(words).join(" | ").slice(0, 500)}`);
+    const others = named(selector, "").map(words).join(" | ").slice(0, 500);
+    throw new Error(`${location.href} has no ${selector} ${name}, but ${others}`);
   }
   return found[0];
 };
@@ -47,14 +50,16 @@ const set = (selector, name, value) => {
   e.dispatchEvent(new Event("change", {bubbles: true}));
 };
 
-// focused tells of the element with the focus: what it is called, and how the focus shows.
+// focused describes the element with the focus: its name, and the look of the focus.
 const focused = () => {
   const e = document.activeElement;
   if (!e || e === document.body) return null;
   const style = getComputedStyle(e), box = e.getBoundingClientRect();
   return {
-    tag: e.tagName.toLowerCase(), type: e.type ?? "", name: words(e), outline: style.outlineStyle === "none" ? 0 : parseFloat(style.outlineWidth),
-    inView: box.width > 0 && box.height > 0 && box.bottom > 0 && box.top < innerHeight && box.right > 0 && box.left < innerWidth,
+    tag: e.tagName.toLowerCase(), type: e.type ?? "", name: words(e),
+    outline: style.outlineStyle === "none" ? 0 : parseFloat(style.outlineWidth),
+    inView: box.width > 0 && box.height > 0 && box.bottom > 0 && box.top < innerHeight && box.right > 0 &&
+      box.left < innerWidth,
     at: [...document.querySelectorAll("*")].indexOf(e),
   };
 };
@@ -74,7 +79,7 @@ const luminance = rgb => {
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 };
 
-// contrast is that of two colours as WCAG has it, from 1 to 21.
+// contrast returns WCAG's contrast of two colours, from 1 to 21.
 const contrast = (a, b) => {
   const [low, high] = [luminance(a), luminance(b)].sort((x, y) => x - y);
   return (high + 0.05) / (low + 0.05);
@@ -88,20 +93,22 @@ const background = e => {
   return "#fff";
 };
 
-// faint returns the labels of charts that nobody can read; axe-core does not look at them.
+// faint returns the unreadable labels of charts; axe-core does not check them.
 const faint = () => [...document.querySelectorAll("svg text")].filter(shown).flatMap(e => {
   const size = parseFloat(getComputedStyle(e).fontSize) * e.getScreenCTM().a, on = background(e);
   const ratio = contrast(paint(getComputedStyle(e).fill, on), paint(on, "#fff"));
   return size < 9 || ratio < 4.5 ? [`${e.textContent}: ${size.toFixed(1)} px, contrast ${ratio.toFixed(1)}`] : [];
 });
 
-// vague returns the controls whose edges are too faint to be seen as such, which axe-core does not look at either.
-const vague = () => [...document.querySelectorAll("input[type=search], input[type=text], input:not([type]), select, textarea")].filter(shown).flatMap(e => {
-  const on = background(e.parentElement), ratio = contrast(paint(getComputedStyle(e).borderTopColor, on), paint(on, "#fff"));
+// vague returns the controls with edges too faint to see; axe-core does not check these either.
+const fields = "input[type=search], input[type=text], input:not([type]), select, textarea";
+const vague = () => [...document.querySelectorAll(fields)].filter(shown).flatMap(e => {
+  const on = background(e.parentElement);
+  const ratio = contrast(paint(getComputedStyle(e).borderTopColor, on), paint(on, "#fff"));
   return ratio < 3 ? [`${e.outerHTML.slice(0, 150)}: contrast ${ratio.toFixed(1)}`] : [];
 });
 
-// usable returns what a user can use, by its place in the document, and its text. Of radio buttons the keyboard reaches
+// usable returns the usable elements, by place in the document, with their texts. Of radio buttons the keyboard reaches
 // the chosen one, and the others by arrows.
 const usable = () => [...document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex='0']")]
   .filter(e => shown(e) && !e.disabled && e.type !== "hidden" && e.tabIndex >= 0)

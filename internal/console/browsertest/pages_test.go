@@ -5,11 +5,11 @@ import (
 	"testing"
 )
 
-// view is a page as it is looked at.
+// view is a way to look at a page.
 type view struct {
 	name  string // of its pictures; it has none without
 	reach func(b *tab)
-	shows string // what is to be read there
+	shows string // a text on it
 }
 
 // views returns every page of the console, in a scene.
@@ -35,20 +35,28 @@ func views() []view {
 			b.follow("tbody td.num a", "*")
 		}, "attempts used up"},
 		{"holds", at("/holds"), "ticket 4711"},
+		{"", at("/consumers"), "Dead letters"},
+		{"", at("/system"), "TIMERS_DEAD"},
+		{"", at("/webhooks"), "merchant.example:443"},
+		{"", func(b *tab) {
+			b.open("/webhooks?failed=1")
+			b.follow("tbody td.when a", "*")
+		}, "no answer within 15s"},
 		{"", at("/jobs"), "Cancel: 2 selected timers"},
 	}
 }
 
 // looks returns how each of them is looked at.
 func looks() []look {
-	return []look{{width: wide}, {width: wide, dark: true}, {width: phone}, {width: phone, dark: true, scriptless: true}}
+	return []look{{width: wide}, {width: wide, dark: true}, {width: phone},
+		{width: phone, dark: true, scriptless: true}}
 }
 
-// pictured tells whether the documents show the pages so.
+// pictured reports whether the documents show the page in this view.
 func (l look) pictured() bool { return !l.scriptless }
 
-// Every page can be read in any light, on a phone and without JavaScript, and by those who cannot see: axe-core finds no
-// fault.
+// Every page can be read in any light, on a phone and without JavaScript, and by those who cannot see: axe-core finds
+// no fault.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	s := scene(t)
@@ -62,6 +70,7 @@ func TestPages(t *testing.T) {
 				v.reach(b)
 				b.sees("main", v.shows)
 				b.readable()
+				b.short()
 				if script != "" && !l.scriptless { // axe-core is a script
 					b.accessible(script)
 				}
@@ -70,5 +79,19 @@ func TestPages(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// mostScreens limits the length of a page on a phone.
+const mostScreens = 4
+
+// short fails the test if a page is long on a phone.
+func (b *tab) short() {
+	b.t.Helper()
+	if b.look.width != phone {
+		return
+	}
+	if screens := must[float64](b, "() => document.documentElement.scrollHeight / 800"); screens > mostScreens {
+		b.t.Errorf("the page is %.1f screens long, want at most %d", screens, mostScreens)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// update has the pictures of the documents taken anew.
+// update takes the pictures of the documents again.
 var update = flag.Bool("update", false, "take the pictures in docs/console anew")
 
 const (
@@ -26,8 +26,8 @@ const (
 	pictureLimit = 100_000
 )
 
-// picture takes the picture of a page, if -update says so. It fails the test if there is none otherwise, or if it is too
-// large. Pixels are not compared: the pages tell the time.
+// picture takes the picture of a page, if -update says so. It fails the test if there is none otherwise, or if it is
+// too large. Pixels are not compared: the pages tell the time.
 func (b *tab) picture(name string) {
 	b.t.Helper()
 	file := filepath.Join(pictures, name+".png")
@@ -54,7 +54,7 @@ func (b *tab) picture(name string) {
 	}
 }
 
-// tall is how much of a page a picture shows, in CSS pixels: of a list, its beginning.
+// tall limits the height of a picture, in CSS pixels: of a list it shows the beginning.
 const tall = 1000
 
 // screenshot takes the beginning of a page, as a window shows it that is as tall as the page, within reason.
@@ -66,7 +66,7 @@ func (b *tab) screenshot() chromedp.Action[[]byte] {
 	return chromedp.CaptureScreenshot()
 }
 
-// colours is how many a PNG with a palette can have.
+// colours is the limit of colours in a PNG with a palette.
 const colours = 256
 
 // smaller returns a picture with a palette. Pages have few colours, but for the edges of letters.
@@ -77,7 +77,9 @@ func smaller(data []byte) ([]byte, error) {
 	}
 	bounds := from.Bounds()
 	count := map[color.RGBA]int{}
-	at := func(x, y int) color.RGBA { return color.RGBAModel.Convert(from.At(x, y)).(color.RGBA) } //nolint:forcetypeassert // as the model says
+	at := func(x, y int) color.RGBA {
+		return color.RGBAModel.Convert(from.At(x, y)).(color.RGBA) //nolint:forcetypeassert // as the model says
+	}
 	for y := bounds.Min.Y; y < bounds.Max.Y; y++ {
 		for x := bounds.Min.X; x < bounds.Max.X; x++ {
 			count[at(x, y)]++
@@ -98,11 +100,12 @@ func smaller(data []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// reduce chooses a palette, one colour after the other: the one that has fared worst so far, by how many have it and how
-// far it is from those chosen. It returns the place of each colour's next of kin.
+// reduce chooses a palette, one colour after the other: the worst represented so far, by its number of pixels and its
+// distance from the chosen ones. It returns the place of the nearest chosen colour for each.
 func reduce(count map[color.RGBA]int) (palette color.Palette, index map[color.RGBA]uint8) {
 	all := slices.SortedFunc(maps.Keys(count), func(a, b color.RGBA) int {
-		return cmp.Or(cmp.Compare(count[b], count[a]), cmp.Compare(a.R, b.R), cmp.Compare(a.G, b.G), cmp.Compare(a.B, b.B))
+		return cmp.Or(cmp.Compare(count[b], count[a]), cmp.Compare(a.R, b.R), cmp.Compare(a.G, b.G),
+			cmp.Compare(a.B, b.B))
 	})
 	far := make([]int, len(all))
 	for i := range far {
@@ -127,7 +130,7 @@ func reduce(count map[color.RGBA]int) (palette color.Palette, index map[color.RG
 	return palette, index
 }
 
-// distance is that of two colours, squared.
+// distance is the squared distance of two colours.
 func distance(a, b color.RGBA) int {
 	r, g, bl := int(a.R)-int(b.R), int(a.G)-int(b.G), int(a.B)-int(b.B)
 	return r*r + g*g + bl*bl

@@ -2,11 +2,12 @@ package browsertest
 
 import "strings"
 
-// readable fails the test if the page is wider than its window, or on a phone a table than the page, has not one heading of the first level, or has what
-// hardly anybody can see: axe-core finds none of that.
+// readable fails the test if the page is wider than its window, or on a phone a table than the page, has not one
+// heading of the first level, or has barely visible parts: axe-core finds none of that.
 func (b *tab) readable() {
 	b.t.Helper()
-	if too := must[int](b, "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"); too > 0 {
+	if too := must[int](b,
+		"() => document.documentElement.scrollWidth - document.documentElement.clientWidth"); too > 0 {
 		b.t.Errorf("the page is %d px wider than the window, by:\n\t%s", too, strings.Join(must[[]string](b, `() => [...document.body.querySelectorAll("*")]
 			.filter(e => shown(e) && !e.closest(".scroll, nav") && e.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
 			.slice(0, 8).map(e => e.outerHTML.slice(0, 120))`), "\n\t"))

@@ -15,7 +15,7 @@ import (
 	"github.com/chromedp/chromedp"
 )
 
-// A page of another site that posts what the console's own would changes nothing.
+// A page of another site that posts the console's own forms changes nothing.
 func TestAnotherSiteCannotAct(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t)
@@ -52,8 +52,8 @@ func TestAnotherSiteCannotAct(t *testing.T) {
 	s.gone("shop:order:timeout:42")
 }
 
-// By a name, over plain HTTP, browsers send less of what tells sites apart: actions work there as they do by the address.
-func TestByName(t *testing.T) {
+// By a name, over plain HTTP, browsers send fewer headers that identify a site: actions work there as by the address.
+func TestActionsUnderAHostName(t *testing.T) {
 	t.Parallel()
 	s := newSystem(t, "TIMERD_CONSOLE_HOSTS="+hostName)
 	s.set("shop:order:timeout:42", "{}", time.Hour)
@@ -83,7 +83,8 @@ func TestPassword(t *testing.T) {
 	b.forgive("status of 401")
 	command(b, fetch.Disable, struct{}{})
 	basic := "Basic " + base64.StdEncoding.EncodeToString([]byte("timerd:"+password))
-	command(b, network.SetExtraHTTPHeaders, network.SetExtraHTTPHeadersParams{Headers: network.Headers{"Authorization": basic}})
+	command(b, network.SetExtraHTTPHeaders, network.SetExtraHTTPHeadersParams{
+		Headers: network.Headers{"Authorization": basic}})
 	b.open("/timers")
 	b.sees("main", "shop:order:timeout:42")
 }
@@ -94,10 +95,12 @@ func (b *tab) declinePassword() {
 	proceed := func(event any) {
 		switch e := event.(type) {
 		case *fetch.EventRequestPaused:
-			_, _ = chromedp.Call(b.ctx, fetch.ContinueRequest, fetch.ContinueRequestParams{RequestID: e.RequestID}) // or the page does not come
+			// or the page does not come
+			_, _ = chromedp.Call(b.ctx, fetch.ContinueRequest, fetch.ContinueRequestParams{RequestID: e.RequestID})
 		case *fetch.EventAuthRequired:
 			no := &fetch.AuthChallengeResponse{Response: fetch.AuthChallengeResponseResponseCancelAuth}
-			_, _ = chromedp.Call(b.ctx, fetch.ContinueWithAuth, fetch.ContinueWithAuthParams{RequestID: e.RequestID, AuthChallengeResponse: no})
+			_, _ = chromedp.Call(b.ctx, fetch.ContinueWithAuth,
+				fetch.ContinueWithAuthParams{RequestID: e.RequestID, AuthChallengeResponse: no})
 		}
 	}
 	if err := chromedp.Listen(b.ctx, func(event any) { go proceed(event) }); err != nil {

@@ -33,12 +33,15 @@ func scene(t *testing.T) *system {
 	s.hold("pay:refund", "provider down, ticket 4711")
 	s.setMany("pay:refund:poll", 4, time.Millisecond)
 	for range 40 {
-		s.set("shop:order:timeout:"+strconv.FormatInt(time.Now().UnixNano()%0xffffff, 16), `{"order":9172}`, 20*time.Millisecond)
+		s.set("shop:order:timeout:"+strconv.FormatInt(time.Now().UnixNano()%0xffffff, 16), `{"order":9172}`,
+			20*time.Millisecond)
 	}
 	for id, why := range map[string]string{
-		"88101-1": "502 Bad Gateway", "88102-7": "dial tcp 203.0.113.9:443: connect: connection refused", "88111-2": "timeout after 15 s",
+		"88101-1": "502 Bad Gateway", "88102-7": "dial tcp 203.0.113.9:443: connect: connection refused",
+		"88111-2": "timeout after 15 s",
 	} {
-		s.bury("pay:order:callback:"+id, fmt.Sprintf(`{"order":%s,"notify_url":"https://merchant.example/cb","amount":"129.00"}`, id[:5]), why)
+		s.bury("pay:order:callback:"+id,
+			fmt.Sprintf(`{"order":%s,"notify_url":"https://merchant.example/cb","amount":"129.00"}`, id[:5]), why)
 	}
 	s.until(func() error {
 		stream, err := s.js.Stream(t.Context(), keys.DefaultStream)
@@ -50,8 +53,8 @@ func scene(t *testing.T) *system {
 	return s
 }
 
-// traffic has timers fire for some minutes, and returns when the charts have something to show of them. timerd is started
-// anew, so that it has counted all of them.
+// traffic has timers fire for some minutes, and returns once the charts show them. timerd is restarted, so that it
+// counts all of them.
 func (s *system) traffic() {
 	s.t.Helper()
 	const seconds, perSecond, shown = 420, 30, 180
@@ -61,7 +64,8 @@ func (s *system) traffic() {
 		if i%5 == 0 {
 			key = fmt.Sprintf("auth:otp:expire:49%08d", i*7919)
 		}
-		all[i] = client.Setting{Key: key, Payload: fmt.Appendf(nil, `{"order":%d}`, i), When: client.After(time.Second + time.Duration(i)*time.Second/perSecond)}
+		all[i] = client.Setting{Key: key, Payload: fmt.Appendf(nil, `{"order":%d}`, i),
+			When: client.After(time.Second + time.Duration(i)*time.Second/perSecond)}
 	}
 	if _, err := s.timers.SetMany(s.t.Context(), all); err != nil {
 		s.t.Fatal(err)
@@ -81,18 +85,25 @@ func (s *system) fill() {
 	add := func(namespace, format string, n int, payload string, when func(i int) time.Duration) {
 		for i := range n {
 			all = append(all, client.Setting{
-				Key: namespace + ":" + fmt.Sprintf(format, i), Payload: fmt.Appendf(nil, payload, i), When: client.After(when(i)),
+				Key: namespace + ":" + fmt.Sprintf(format, i), Payload: fmt.Appendf(nil, payload, i),
+				When: client.After(when(i)),
 			})
 		}
 	}
-	add("shop:order:timeout", "9f%03x2", 900, `{"order":%d,"customer":"c-7731","total":"49.90"}`, func(i int) time.Duration {
-		return 3*time.Minute + time.Duration(i*i%3571)*time.Second
+	add("shop:order:timeout", "9f%03x2", 900, `{"order":%d,"customer":"c-7731","total":"49.90"}`,
+		func(i int) time.Duration {
+			return 3*time.Minute + time.Duration(i*i%3571)*time.Second
+		})
+	add("pay:order:callback", "882%03d-1", 300,
+		`{"order":882%03d,"notify_url":"https://merchant.example/cb","amount":"129.00"}`, func(i int) time.Duration {
+			return 9*time.Minute + time.Duration(i*97%60_000)*time.Millisecond
+		})
+	add("shop:cart:reminder", "c-%d", 150, `{"cart":%d}`, func(i int) time.Duration {
+		return time.Hour +
+			time.Duration(i)*11*time.Minute
 	})
-	add("pay:order:callback", "882%03d-1", 300, `{"order":882%03d,"notify_url":"https://merchant.example/cb","amount":"129.00"}`, func(i int) time.Duration {
-		return 9*time.Minute + time.Duration(i*97%60_000)*time.Millisecond
-	})
-	add("shop:cart:reminder", "c-%d", 150, `{"cart":%d}`, func(i int) time.Duration { return time.Hour + time.Duration(i)*11*time.Minute })
-	add("auth:otp:expire", "49170-%02d", 80, "plain text %d", func(i int) time.Duration { return 2*time.Minute + time.Duration(i)*3*time.Second })
+	add("auth:otp:expire", "49170-%02d", 80, "plain text %d",
+		func(i int) time.Duration { return 2*time.Minute + time.Duration(i)*3*time.Second })
 	if _, err := s.timers.SetMany(s.t.Context(), all); err != nil {
 		s.t.Fatal(err)
 	}
@@ -125,9 +136,11 @@ func (s *system) fail() {
 	go func() {
 		done <- consumer.Consume(ctx, "pay:order:callback", func(ctx context.Context, e client.Event) error {
 			if e.Attempt == 1 {
-				return errors.Join(s.logged(ctx, e, 502, 41, "502 Bad Gateway"), client.RetryAfter(100*time.Millisecond, errors.New("502 Bad Gateway")))
+				return errors.Join(s.logged(ctx, e, 502, 41, "502 Bad Gateway"),
+					client.RetryAfter(100*time.Millisecond, errors.New("502 Bad Gateway")))
 			}
-			return errors.Join(s.logged(ctx, e, 0, 15_000, "no answer within 15s"), client.RetryAfter(13*time.Minute, errors.New("no answer within 15s")))
+			return errors.Join(s.logged(ctx, e, 0, 15_000, "no answer within 15s"),
+				client.RetryAfter(13*time.Minute, errors.New("no answer within 15s")))
 		})
 	}()
 	s.set(failing, `{"order":88120,"notify_url":"https://merchant.example/cb","amount":"129.00","note":"<b>never markup</b>"}`, 50*time.Millisecond)
@@ -149,7 +162,8 @@ func (s *system) logged(ctx context.Context, e client.Event, status int, took in
 		return err
 	}
 	data, err := json.Marshal(event.Delivery{
-		ID: e.ID, Origin: e.FirstID(), Subject: e.Key.String(), Attempt: e.Attempt, Host: "merchant.example:443", Status: status,
+		ID: e.ID, Origin: e.FirstID(), Subject: e.Key.String(), Attempt: e.Attempt, Host: "merchant.example:443",
+		Status: status,
 		Result: event.ResultRetry, Duration: took, Time: time.Now().UTC(), Error: what,
 	})
 	if err != nil {

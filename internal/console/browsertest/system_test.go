@@ -20,7 +20,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// stopTime is how long a timerd may take to stop.
+// stopTime bounds the stop of a timerd.
 const stopTime = 15 * time.Second
 
 // system is a Redis, a NATS and a timerd with its console.
@@ -48,8 +48,10 @@ func newSystem(t *testing.T, settings ...string) *system {
 	console, health := address(t), address(t)
 	s.url, s.ready = "http://"+console, "http://"+health+"/readyz"
 	s.env = append([]string{
-		"TIMERD_REDIS_URL=" + s.redis.URL(0), "TIMERD_NATS_URL=" + nats.URL(), "TIMERD_NAMESPACES=*", "TIMERD_HTTP_ADDR=" + health,
-		"TIMERD_CONSOLE_ADDR=" + console, "TIMERD_CONSOLE_ACTIONS=on", "PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir(),
+		"TIMERD_REDIS_URL=" + s.redis.URL(0), "TIMERD_NATS_URL=" + nats.URL(), "TIMERD_NAMESPACES=*",
+		"TIMERD_HTTP_ADDR=" + health,
+		"TIMERD_CONSOLE_ADDR=" + console, "TIMERD_CONSOLE_ACTIONS=on", "PATH=" + os.Getenv("PATH"), "HOME=" +
+			t.TempDir(),
 	}, settings...)
 	t.Cleanup(func() {
 		s.stop()
@@ -133,7 +135,8 @@ func (s *system) setMany(namespace string, n int, after time.Duration) []string 
 	for i := range n {
 		all[i] = fmt.Sprintf("%s:%05d", namespace, i)
 		settings[i] = client.Setting{
-			Key: all[i], Payload: fmt.Appendf(nil, `{"number":%d}`, i), When: client.After(after + time.Duration(i)*time.Millisecond),
+			Key: all[i], Payload: fmt.Appendf(nil, `{"number":%d}`, i),
+			When: client.After(after + time.Duration(i)*time.Millisecond),
 		}
 	}
 	if _, err := s.timers.SetMany(s.t.Context(), settings); err != nil {
@@ -190,8 +193,9 @@ func (s *system) bury(key, payload, lastError string) {
 	}
 	due := time.Now().Add(-time.Minute)
 	e := event.Event{
-		Type: event.TypeDead, ID: keys.EventID(key, due.UnixMilli(), 13), Key: k, Due: due, Attempt: 13, MaxAttempts: 13,
-		Data: []byte(payload), DeadReason: "attempts used up", LastError: lastError,
+		Type: event.TypeDead, ID: keys.EventID(key, due.UnixMilli(), 13), Key: k, Due: due, Attempt: 13,
+		MaxAttempts: 13,
+		Data:        []byte(payload), DeadReason: "attempts used up", LastError: lastError,
 	}
 	if _, err := s.js.Publish(s.t.Context(), k.Subject(keys.DefaultPrefix, keys.Dead), e.AppendJSON(nil)); err != nil {
 		s.t.Fatal(err)

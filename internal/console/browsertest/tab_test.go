@@ -55,7 +55,7 @@ type tab struct {
 	t    *testing.T
 	ctx  context.Context
 	look look
-	base string // what the paths given to open come behind
+	base string // the prefix of paths for open
 
 	mu         sync.Mutex
 	requested  []string // URLs
@@ -87,12 +87,20 @@ func openTab(t *testing.T, base string, l look) *tab {
 		scheme = "dark"
 	}
 	b.size(800)
+	b.zone("UTC")
 	command(b, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
 		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
 	})
-	command(b, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true}) // as if each were in front
+	// as if each were in front
+	command(b, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true})
 	command(b, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: l.scriptless})
 	return b
+}
+
+// zone gives the browser a time zone.
+func (b *tab) zone(name string) {
+	b.t.Helper()
+	command(b, emulation.SetTimezoneOverride, emulation.SetTimezoneOverrideParams{TimezoneID: name})
 }
 
 // size gives the window a height; its width is that of the look.
@@ -103,7 +111,7 @@ func (b *tab) size(height int64) {
 	})
 }
 
-// note keeps what the browser tells.
+// note keeps the browser's messages.
 func (b *tab) note(event any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -111,7 +119,8 @@ func (b *tab) note(event any) {
 	case *network.EventRequestWillBeSent:
 		b.requested = append(b.requested, e.Request.URL)
 	case *cdplog.EventEntryAdded:
-		b.complaints = append(b.complaints, fmt.Sprintf("%s: %s: %s %s", e.Entry.Source, e.Entry.Level, e.Entry.Text, e.Entry.URL))
+		b.complaints = append(b.complaints, fmt.Sprintf("%s: %s: %s %s", e.Entry.Source, e.Entry.Level, e.Entry.Text,
+			e.Entry.URL))
 	case *runtime.EventConsoleAPICalled:
 		b.complaints = append(b.complaints, "console: "+string(e.Type))
 	case *page.EventJavascriptDialogOpening:

@@ -1,18 +1,54 @@
-// The only script: it keeps what is marked with data-live fresh, and counts what is selected. Every page works without it.
+// The only script: it keeps elements marked with data-live fresh, copies commands, and counts the selection. Every page
+// works without it.
 (() => {
   "use strict";
+  document.documentElement.classList.add("scripted"); // shows the buttons that copy
+
+  // A browser gives its clipboard only to pages by https or from this machine; elsewhere the command is copied as a
+  // selected text is.
+  const copy = async (code) => {
+    if (navigator.clipboard) return navigator.clipboard.writeText(code.textContent);
+    document.getSelection().selectAllChildren(code);
+    if (!document.execCommand("copy")) throw new Error("refused");
+  };
+  document.addEventListener("click", async (e) => {
+    const button = e.target.closest("[data-copy]");
+    if (!button) return;
+    button.textContent = await copy(button.previousElementSibling).then(() => "Copied", () => "Select it");
+    setTimeout(() => { button.textContent = "Copy"; button.blur(); }, 2000); // the part in use is not kept fresh
+  });
+
+  // Times are in UTC. Beside some, and under the pointer, they are in the zone of the browser too; in Swedish, which
+  // writes the year first.
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  const local = (time) => new Date(time.dateTime).toLocaleString("sv-SE", { timeZoneName: "short" });
+  if (zone !== "UTC") {
+    for (const time of document.querySelectorAll("time[data-local]")) {
+      const here = document.createElement("small");
+      here.textContent = local(time);
+      time.append(here);
+    }
+    document.addEventListener("pointerover", (e) => {
+      const time = e.target.closest("time");
+      if (time) time.title = time.dateTime.replace("T", " ").replace("Z", " UTC, ") + local(time);
+    });
+  }
+
   const parts = () => document.querySelectorAll("[data-live]");
 
-  // A part that somebody is about to use stays as it is until he leaves it.
+  // A part in use stays as it is until the user leaves it.
   const busy = (part) => {
     const chosen = document.getSelection();
     return part.contains(document.activeElement) || (chosen && !chosen.isCollapsed && part.contains(chosen.anchorNode));
   };
 
+  const shown = new Map(); // by part
   const show = (fresh) => {
     for (const part of parts()) {
       const html = fresh[part.dataset.live];
-      if (html !== undefined && part.innerHTML !== html && !busy(part)) part.innerHTML = html; // made and escaped by the server
+      if (html === undefined || shown.get(part) === html || busy(part)) continue;
+      part.innerHTML = html; // the server made and escaped it
+      shown.set(part, html);
     }
   };
 

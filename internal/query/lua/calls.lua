@@ -1,9 +1,8 @@
 #!lua flags=allow-oom,allow-cross-slot-keys,no-writes
---[[ calls adds up what calls.count counted, over many partitions of one server of a cluster.
+--[[ calls adds up the counts of calls.count over many partitions of one server of a cluster.
 It writes nothing.
 ARGV    the hash tags of the partitions
-Returns {calls of timer_set, of timer_cancel, how many partitions are not here as a whole,
-because their slots are moving}. ]]
+Returns {calls of timer_set, of timer_cancel, partitions left out because their slots are moving}. ]]
 local set, cancelled, moving = 0, 0, 0
 for i = 1, #ARGV do
   local prefix = PREFIX .. ARGV[i] .. SUFFIX -- never exists, see index.lua

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom,allow-cross-slot-keys,no-writes
---[[ count_due counts the pending timers of many partitions of one server by when they are
-due. It writes nothing.
-ARGV    1  how many times follow, two at least
-        then the times in unix ms, in ascending order
+--[[ count_due counts the pending timers of many partitions of one server by due time. It writes
+nothing.
+ARGV    1  the number of times that follow, at least two
+        then the times in unix ms, ascending
         then the hash tags of the partitions
-Returns {how many partitions are not here as a whole, because their slots are moving, then
-of each time but the last how many timers are due from then on and before the next one}. ]]
+Returns {partitions left out because their slots are moving, then for each time but the last the
+number of timers due from then to before the next one}. ]]
 local n = tonumber(ARGV[1])
 local moving, counts = 0, {}
 for i = 1, n - 1 do counts[i] = 0 end

@@ -1,34 +1,35 @@
 #!lua flags=allow-oom,allow-cross-slot-keys,no-writes
---[[ find reads what comes next in the order of due times, and of the same due time in that of
-the names, in many partitions of one server. It writes nothing.
-ARGV    1, 2  the place after which to begin: a due time, and a name or an empty string
-        3, 4  the due times from which and before which, or "+inf"
-           5  how many entries of each sorted set at most
-           6  1 if what there is is to be counted, else 0
+--[[ find reads the next entries by due time, and for the same due time by name, in many partitions
+of one server. It writes nothing.
+ARGV    1, 2  the place to begin after: a due time, and a name or an empty string
+        3, 4  the bounds of the due times: from, and before or "+inf"
+           5  at most how many entries of each sorted set
+           6  1 to count all entries, else 0
         then the hash tags of the partitions
-Returns {this server's clock in unix ms, how many partitions are not here as a whole, because
-their slots are moving, how many entries there are up to the place, how many in all, then for
-each partition with something its hash tag, the next entries of due, of aside, and of what is
-held: names and scores in turn, and how many other firings there are}. ]]
-local now = clock.read()
+Returns {this server's clock in unix ms, partitions left out because their slots are moving, the
+number of entries up to the place, the number in all, then for each partition with entries: its hash
+tag, the next entries of due, of aside, and of the timers on hold (names and scores in turn), and
+the number of other firings}. ]]
+index.begin()
+local now = clock.due()
 local place, name, most, counts = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[5]), ARGV[6] == '1'
 local from, before = tonumber(ARGV[3]), ARGV[4]
 local moving, looked, total, out = 0, 0, 0, { now, 0, 0, 0 }
 
--- is_after tells whether a text comes after another in the order of their bytes, as in a sorted
--- set: Lua compares by the locale.
+-- is_after reports whether a comes after b in byte order, as in a sorted set: Lua itself compares by the locale.
 local function is_after(a, b)
   local same, most_same = 0, math.min(#a, #b)
   local bytes = most_same
   while same < most_same do
     local middle = math.ceil((same + most_same) / 2)
-    if string.sub(a, same + 1, middle) == string.sub(b, same + 1, middle) then same = middle else most_same = middle - 1 end
+    local equal = string.sub(a, same + 1, middle) == string.sub(b, same + 1, middle)
+    if equal then same = middle else most_same = middle - 1 end
   end
   if same == bytes then return #a > #b end
   return string.byte(a, same + 1) > string.byte(b, same + 1)
 end
 
--- next_of returns the next entries of a sorted set, whose scores are due times plus offset.
+-- next_of returns the next entries of a sorted set whose scores are due times plus offset.
 local function next_of(key, offset)
   local first = redis.call('ZCOUNT', key, '-inf', '(' .. int(offset + math.max(place, from)))
   if place >= from and name ~= '' then

@@ -1,17 +1,17 @@
 #!lua flags=no-writes
---[[ inspect reads all that the index has of a key. It writes nothing.
+--[[ inspect reads everything that the index has of a key. It writes nothing.
 KEYS    1  the partition's prefix
 ARGV    1  the timer's key
         2  how many bytes of each payload
         3  how many timers at most
-Returns {this server's clock, when the key runs out (-1: never, -2: there is none, -3: timerd may
-not ask), the serial of its repetition or 0, when a timer of the key was claimed last or 0, when a
-contested one was due or 0, 1 if all claimed firings were looked at, 1 if there are more timers,
-then for each timer its kind, its name in the index, its score, its record without what was not
-asked for of the payload, or nil, how many bytes the payload has, and 1 if NATS refused it}. Of
-the records after the first it reads 400 KB at most, and returns nil for the rest. The kinds are
-  own     what the key itself stands for
-  key     likewise, but the index has not heard of the key
+Returns {this server's clock, the key's expiry (-1: never, -2: no such key, -3: timerd may not ask),
+the serial of its repetition or 0, the time of the last claim of its timers or 0, the due time of a
+contested timer or 0, 1 if all claimed firings were searched, 1 if there are more timers, then for
+each timer: its kind, its name in the index, its score, its record with the payload cut, or nil, the
+payload's length in bytes, and 1 if NATS refused it}. After the first record it reads 400 KB of
+records at most, and returns nil for the rest. The kinds are
+  own     the key's own timer
+  key     likewise, but not in the index yet
   beside  a member of due that waits beside
   firing  a ref
 ]]
@@ -19,7 +19,8 @@ index.open(KEYS[1])
 local key, bytes, most = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local at, was = ttl.try(key) or -3, index.pending(key)
 local contested = string.match(redis.call('HGET', run.data, ':?:' .. key) or '', '^%d+')
-local out = { run.now, at, tonumber(redis.call('ZSCORE', run.prefix .. 'repeat', key) or 0), tonumber(redis.call('ZSCORE', run.fired, key) or 0), tonumber(contested or 0), 1, 0 }
+local out = { clock.due(), at, tonumber(redis.call('ZSCORE', run.prefix .. 'repeat', key) or 0),
+  tonumber(redis.call('ZSCORE', run.fired, key) or 0), tonumber(contested or 0), 1, 0 }
 local seen, count, read = {}, 0, 0
 
 -- add adds a timer, with its record.
@@ -45,7 +46,7 @@ local function add_from(hash, kind, name, score)
   add(kind, name, tonumber(score), record or nil, size)
 end
 
-if at > run.now then
+if at > clock.due() then
   local index = was and redis.call('HGET', run.data, key)
   local record = trigger.record_of(key, MAX_PAYLOAD)
   if record and index and entry.is_repeating(index) then record = entry.with_value(index, record) end

@@ -1,27 +1,26 @@
 #!lua flags=allow-oom,allow-cross-slot-keys,no-writes
 --[[ overdue counts the timers of many partitions of one server that have been due for long and are not settled.
 It reads due and firing themselves, and writes nothing.
-ARGV    1  for how many ms a timer has been due at least
-     2, 3  how many entries of due and of firing were looked at before, in the only partition; else 0. -1 for due: all
-           were counted
+ARGV    1  the least age since the due time, in ms
+     2, 3  for a single partition the number of entries of due and of firing that earlier calls read, else 0. -1 for
+           due: all were counted
         then the hash tags of the partitions
-Returns {this server's clock in unix ms, how many timers are overdue, when the first of them was due, or -1, its
-key, how many entries there are that were due by then, whatever is found of them, how many timers wait because they
-are held, because they are set aside, and because a resume has given them a later time, an array of namespaces of
-some that are overdue, then for each partition that was not looked at to its end its hash tag and the next ARGV 2 and
-3}. Where nothing is held, due is counted without being looked at. A timer whose resume is under way counts as given
-a later time. ]]
+Returns {this server's clock in unix ms, the number of overdue timers, the earliest due time of them, or -1, its key,
+the number of entries due by then, of any kind, the numbers of timers that wait because they are on hold, because they
+are set aside, and because a resume gave them a later time, an array with namespaces of some overdue timers, then for
+each partition that was not read to its end: its hash tag and the next ARGV 2 and 3}. Without holds, due is counted
+without being read. A timer whose resume is under way counts as given a later time. ]]
 index.begin()
 look.begin()
-local limit = run.now - tonumber(ARGV[1])
+local limit = clock.due() - tonumber(ARGV[1])
 local overdue, first, first_key, entries, held, parked, spaced = 0, -1, '', 0, 0, 0, 0
 local namespaces, named = {}, {}
--- Whether no earlier call has looked at the partitions of this one.
+-- Whether this is the first call for these partitions.
 local is_first_visit = ARGV[2] == '0' and ARGV[3] == '0'
--- How many namespaces a call names.
+-- The limit of namespaces that a call names.
 local MOST_NAMED = 10
 
--- note_first notes a timer that is overdue.
+-- note_first notes an overdue timer.
 local function note_first(due, key)
   if first < 0 or due < first then first, first_key = due, key end
   local namespace = string.match(key, '^[^:]*:[^:]*:[^:]*')
@@ -30,8 +29,8 @@ local function note_first(due, key)
   end
 end
 
--- walk visits the entries of a sorted set up to a score, without the first ones, as far as there is room. It returns
--- how many were visited in all, and whether these are all.
+-- walk visits the entries of a sorted set up to a score, after the first ones, while there is room. It returns the
+-- number visited in all, and whether these are all.
 local function walk(name, to, skip, visit)
   while run.names_left > 0 and run.bytes_left > 0 do
     local listed = redis.call('ZRANGE', name, '-inf', to, 'BYSCORE', 'LIMIT', skip, look.SLICE, 'WITHSCORES')
@@ -82,7 +81,7 @@ local function count_firing(prefix, is_held, skip)
     due = tonumber(due)
     if not due or attempt == '0' or due > limit then return end
     local later = score >= 1 and score % 1 == FREED and math.floor(score) or due
-    -- A hold that is over but for its resume reaches up to its cutoff, any other one to infinity.
+    -- A hold that is over but for its resume covers timers up to its cutoff, any other one all timers.
     local resumed = is_held and is_held(key, due) and not is_held(key, math.huge)
     if refuses and redis.call('ZSCORE', prefix .. 'refused', ref) then
       parked = parked + 1
@@ -97,7 +96,7 @@ local function count_firing(prefix, is_held, skip)
   end)
 end
 
-local out = { run.now, 0, 0, 0, 0, 0, 0, 0, 0 }
+local out = { clock.due(), 0, 0, 0, 0, 0, 0, 0, 0 }
 for i = 4, #ARGV do
   local prefix = PREFIX .. ARGV[i] .. SUFFIX -- never exists, see index.lua
   local here = redis.pcall('EXISTS', prefix .. 'due', prefix .. 'firing', prefix)
@@ -113,5 +112,6 @@ for i = 4, #ARGV do
     end
   end
 end
-out[2], out[3], out[4], out[5], out[6], out[7], out[8], out[9] = overdue, first, first_key, entries, held, parked, spaced, namespaces
+out[2], out[3], out[4], out[5] = overdue, first, first_key, entries
+out[6], out[7], out[8], out[9] = held, parked, spaced, namespaces
 return out

@@ -1,13 +1,12 @@
 #!lua flags=allow-oom,allow-cross-slot-keys,no-writes
 --[[ overview counts the timers of many partitions of one server. It writes nothing.
 ARGV    the hash tags of the partitions
-Returns {this server's clock in unix ms, how many timers are pending, owed and firing, how
-many partitions are not here as a whole, because their slots are moving, when the timer was
-due that has been owed for longest, or -1 if none is known, its key, how many are held, and
-how many of those owed may be held: there are holds, and so many that no claim has looked at
-yet that not all of them were looked at here}. Which of those that were given back with a
-pause was due first is not known, nor of many of them which may have been published: such
-are firing, and the others owed. ]]
+Returns {this server's clock in unix ms, the numbers of pending, owed and firing timers, partitions
+left out because their slots are moving, the earliest due time of an owed timer, or -1 if unknown,
+its key, the number of timers on hold, and the number of owed ones that may be on hold, if there
+are holds: not reached by a claim, and not read by this call}. The earliest due time leaves out
+timers given back with a pause. Timers that may have been published count as firing, all others
+given back as owed. ]]
 
 index.begin()
 look.begin()
@@ -17,9 +16,9 @@ local function note_owed(due, key)
   if due and key and (oldest < 0 or due < oldest) then oldest, oldest_key = due, key end
 end
 
--- count_due counts what is due and was not moved by any claim.
+-- count_due counts the entries of due that no claim has moved.
 local function count_due(due_key, is_held)
-  local late = redis.call('ZCOUNT', due_key, '-inf', int(run.now))
+  local late = redis.call('ZCOUNT', due_key, '-inf', int(clock.due()))
   pending = pending + redis.call('ZCARD', due_key) - late
   local listed, n = look.at(due_key, '-inf', '+inf', is_held and late or math.min(late, 1))
   local here = 0
@@ -31,17 +30,15 @@ local function count_due(due_key, is_held)
   if is_held then unseen = unseen + late - n end
 end
 
--- count_firing counts what has left due.
+-- count_firing counts the entries of firing.
 local function count_firing(prefix, is_held)
   local firing_key = prefix .. 'firing'
   local still = redis.call('ZCOUNT', firing_key, HELD_TEXT, '+inf')
   local firings, names = redis.call('ZCARD', firing_key) - still, redis.call('ZCARD', prefix .. 'owed') - still
-  -- Those that anybody may claim at once come first, the oldest of them before the others, and
-  -- at last those that may have been published.
+  -- First the entries that anybody may claim at once, oldest first; last the ones that may have been published.
   local free = redis.call('ZCOUNT', firing_key, '-inf', '(1')
   local given = free > 0 and redis.call('ZCOUNT', firing_key, '(' .. PAUSED, '(1') or 0
-  local here = 0
-  local rest = firings - free
+  local here, rest = 0, firings - free
   free = free - given
   local listed, n = look.at(firing_key, '-inf', '+inf', is_held and free or math.min(free, 1))
   for i = 1, 2 * n, 2 do
@@ -53,7 +50,7 @@ local function count_firing(prefix, is_held)
     end
   end
   if is_held then unseen = unseen + free - n end
-  -- Names may be left over.
+  -- Some names may be left.
   local unclaimed = math.min(math.max(free + given, names), firings)
   local paused = unclaimed - free - given
   listed, n = look.at(firing_key, '1', '+inf', paused > 0 and rest or 0)
@@ -85,4 +82,4 @@ for i = 1, #ARGV do
     count_firing(prefix, is_held)
   end
 end
-return { run.now, pending, owed, firing, moving, oldest, oldest_key, held, unseen }
+return { clock.due(), pending, owed, firing, moving, oldest, oldest_key, held, unseen }

@@ -1,27 +1,28 @@
 #!lua flags=no-writes
---[[ repetitions reads what keys repeat by. It writes nothing.
+--[[ repetitions reads the repetitions of keys. It writes nothing.
 KEYS    1  the partition's prefix
 ARGV    keys
-Returns for each the record of the occurrence that its repetition is at, pending or not; else
-when its single timer is due; nil if it has neither; or -1 if so many timers are owed or firing
-that the occurrence was not found among them. Of a key it reads its pending record, if there is
-one, and of firings 400 KB and one record at most, for all keys of a call together. ]]
+Returns for each key the record of its repetition's present occurrence, pending or not; without a
+repetition the due time of its single timer; nil without either; or -1 if too many timers are owed
+or firing to find the occurrence. It reads a key's pending record, if there is one, and of firings
+at most 400 KB and one record, for all keys of a call together. ]]
 
 index.open(KEYS[1])
 
--- last_given returns the last refs of a key's firings that may be claimed by nobody, the last one
--- first, and whether there are no others. The occurrence is the last one, but for retries.
+-- last_given returns the unclaimed refs among the last firings of a key, latest first. It also returns whether the key
+-- has no other firings. The latest ref that is not a retry is the occurrence.
 local function last_given(key)
   local begin, most = owing.key_prefix(key), math.min(firings.MOST_OWED, math.floor(firings.OWED_BYTES / #key))
-  local names = redis.call('ZRANGE', run.prefix .. 'owed', '(' .. #key .. ':' .. key .. ';', '[' .. begin, 'BYLEX', 'REV', 'LIMIT', 0, most)
+  local names = redis.call('ZRANGE', run.prefix .. 'owed', '(' .. #key .. ':' .. key .. ';', '[' .. begin,
+    'BYLEX', 'REV', 'LIMIT', 0, most)
   for i = 1, #names do names[i] = string.sub(names[i], #begin + 1) .. ':' .. key end
   return names, #names < most
 end
 
-local read = 0 -- bytes of records of firings
+local read = 0 -- bytes of firings' records read so far
 
--- record_at returns the record of the occurrence of a key that has a serial, or nil and whether
--- all of the key's were looked at.
+-- record_at returns the record of a key's occurrence with a serial, or nil and whether all of the key's firings were
+-- searched.
 local function record_at(key, serial)
   local record = redis.call('HGET', run.data, key)
   if record and entry.is_occurrence_of(record, serial) then return record end

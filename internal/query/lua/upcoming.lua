@@ -1,10 +1,9 @@
 #!lua flags=no-writes
---[[ upcoming reads what keys repeat by, without their payloads. It writes nothing.
+--[[ upcoming reads the repetitions of keys without their payloads. It writes nothing.
 KEYS    1  the partition's prefix
 ARGV    keys
-Returns for each in turn its pending record without the colon and the payload, or an empty text, and
-when it is due, or -1; for as many keys, from the first on, as have 400 KB of payloads, and one at
-least. ]]
+Returns for each key its pending record without the colon and the payload, or an empty text, and its
+due time, or -1. It stops at 400 KB of payloads, but not before the first key. ]]
 index.open(KEYS[1])
 local out, read = {}, 0
 for i, key in ipairs(ARGV) do

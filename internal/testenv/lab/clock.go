@@ -16,14 +16,14 @@ import (
 //go:embed clock.c.txt
 var clockSource []byte
 
-// ErrNoClock says that this machine can have no [Clock].
+// ErrNoClock means that a [Clock] is impossible on this machine.
 var ErrNoClock = errors.New("lab: a clock of its own takes Linux and cc, a C compiler")
 
 // Clock is a wall clock for servers that can be set ahead of the machine's, and back again.
 type Clock struct{ library, file string }
 
-// NewClock returns a clock that agrees with the machine's. It keeps its files in a directory, for as long as servers use it.
-// Its error is [ErrNoClock] where there can be none.
+// NewClock returns a clock that agrees with the machine's. It keeps its files in a directory, for as long as servers
+// use it. Its error is [ErrNoClock] where there can be none.
 func NewClock(ctx context.Context, dir string) (*Clock, error) {
 	if _, err := exec.LookPath("cc"); err != nil || runtime.GOOS != "linux" {
 		return nil, ErrNoClock
@@ -33,7 +33,8 @@ func NewClock(ctx context.Context, dir string) (*Clock, error) {
 	if err := os.WriteFile(source, clockSource, 0o600); err != nil {
 		return nil, fmt.Errorf("lab: %w", err)
 	}
-	if out, err := exec.CommandContext(ctx, "cc", "-O2", "-shared", "-fPIC", "-o", c.library, source).CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "cc", "-O2", "-shared", "-fPIC", "-o", c.library,
+		source).CombinedOutput(); err != nil {
 		return nil, fmt.Errorf("lab: building a clock with cc: %w\n%s", err, out)
 	}
 	err := c.Set(0)
@@ -57,7 +58,8 @@ func (c *Clock) Set(ahead time.Duration) (err error) {
 	return nil
 }
 
-// Environment returns what a server needs in its environment, on top of its own, to show the clock's time instead of the machine's.
+// Environment returns the further environment variables with which a server shows the clock's time instead of the
+// machine's.
 func (c *Clock) Environment() []string {
 	return []string{"LD_PRELOAD=" + c.library, "TIMERD_TEST_CLOCK=" + c.file}
 }

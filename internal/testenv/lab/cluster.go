@@ -1,5 +1,5 @@
-// Package lab has what only tests, torture and bench start: clusters and sentinels of Redis, a clock that is ahead, and a TCP proxy
-// that breaks the network.
+// Package lab has the servers of tests, torture and bench only: clusters and sentinels of Redis, a clock that is ahead,
+// and a TCP proxy that breaks the network.
 package lab
 
 import (
@@ -18,14 +18,14 @@ import (
 )
 
 const (
-	// clusterSlots is how many slots a cluster has.
+	// clusterSlots is the number of slots of a cluster.
 	clusterSlots = 16384
 	// manualFailoverTimeout is after how long Redis gives up a CLUSTER FAILOVER.
 	manualFailoverTimeout = 5 * time.Second
 )
 
-// Cluster is a Redis Cluster. Its methods may be called from any goroutine, those that change something from one at a
-// time.
+// Cluster is a Redis Cluster. Its methods may be called from any goroutine, methods that change something only from one
+// at a time.
 type Cluster struct {
 	Nodes []*devserver.Redis // the first ones began as masters, then come their replicas in the same order
 
@@ -34,13 +34,13 @@ type Cluster struct {
 	replicas bool
 }
 
-// ClusterConfig says what cluster to start.
+// ClusterConfig describes a cluster to start.
 type ClusterConfig struct {
 	Masters  int
 	Replicas bool // a replica for each master
-	// NodeTimeout is after what silence the nodes take one for failed.
+	// NodeTimeout is the silence after which the nodes consider one failed.
 	NodeTimeout time.Duration
-	// Options are those of each node.
+	// Options are the options of each node.
 	Options []devserver.RedisOption
 }
 
@@ -63,7 +63,7 @@ func (c *Cluster) start(ctx context.Context, config ClusterConfig) error {
 	opts := append([]devserver.RedisOption{
 		devserver.Directive("cluster-enabled", "yes"),
 		devserver.Directive("cluster-node-timeout", strconv.FormatInt(config.NodeTimeout.Milliseconds(), 10)),
-		// A replica is promoted however old its data is: the tests stop masters for long.
+		// A replica with data of any age is promoted: the tests stop masters for long.
 		devserver.Directive("cluster-replica-validity-factor", "0"),
 		devserver.Directive("repl-diskless-sync-delay", "0"),
 	}, config.Options...)
@@ -72,7 +72,8 @@ func (c *Cluster) start(ctx context.Context, config ClusterConfig) error {
 	for i := range nodes {
 		group.Go(func() error {
 			return devserver.OnFreePort(func(bus int) (err error) {
-				own := slices.Concat(opts, []devserver.RedisOption{devserver.Directive("cluster-port", strconv.Itoa(bus))})
+				own := slices.Concat(opts, []devserver.RedisOption{
+					devserver.Directive("cluster-port", strconv.Itoa(bus))})
 				nodes[i], err = devserver.StartRedis(ctx, own...)
 				buses[i] = bus
 				return err
@@ -103,7 +104,7 @@ func (c *Cluster) start(ctx context.Context, config ClusterConfig) error {
 		return err
 	}
 	for i, replica := range c.Nodes[config.Masters:] {
-		// The replica must have heard that its master is one.
+		// The replica must know that its master is one.
 		if err := devserver.Until(ctx, agreementTimeout, func() error {
 			return do(ctx, replica, "CLUSTER", "REPLICATE", c.ids[c.Nodes[i]])
 		}); err != nil {
@@ -135,7 +136,7 @@ func (c *Cluster) introduce(ctx context.Context) (incomplete error) {
 	return incomplete
 }
 
-// AwaitOK waits until every running node finds that the cluster works, all agree on who has which slots, and every
+// AwaitOK waits until every running node finds that the cluster works, all agree on the owners of the slots, and every
 // running replica follows its master. If all nodes run, it also waits until each master has a replica, in a cluster
 // with replicas, and no node takes another one for failed.
 func (c *Cluster) AwaitOK(ctx context.Context) error {
@@ -154,7 +155,8 @@ func (c *Cluster) AwaitOK(ctx context.Context) error {
 			if owners != agreed {
 				return fmt.Errorf("%s finds that the slots are at %s, another node at %s", node.Addr(), owners, agreed)
 			}
-			if len(running) == len(c.Nodes) && (strings.Contains(nodes, "fail") || strings.Contains(nodes, "handshake")) {
+			if len(running) == len(c.Nodes) && (strings.Contains(nodes, "fail") ||
+				strings.Contains(nodes, "handshake")) {
 				return fmt.Errorf("%s: %s", node.Addr(), nodes)
 			}
 			if err := c.nodeOK(ctx, node, len(running) == len(c.Nodes)); err != nil {
@@ -175,7 +177,8 @@ func (c *Cluster) nodeOK(ctx context.Context, node *devserver.Redis, allRun bool
 	if err != nil {
 		return err
 	}
-	if !strings.Contains(state, "cluster_state:ok") || !strings.Contains(state, fmt.Sprintf("cluster_known_nodes:%d\r", len(c.Nodes))) {
+	if !strings.Contains(state, "cluster_state:ok") || !strings.Contains(state,
+		fmt.Sprintf("cluster_known_nodes:%d\r", len(c.Nodes))) {
 		return errors.New(state)
 	}
 	replication, err := node.Admin().Info(ctx, "replication").Result()
@@ -183,13 +186,14 @@ func (c *Cluster) nodeOK(ctx context.Context, node *devserver.Redis, allRun bool
 		return err
 	}
 	if strings.Contains(replication, "master_link_status:down") ||
-		allRun && c.replicas && strings.Contains(replication, "role:master") && !strings.Contains(replication, "connected_slaves:1\r") {
+		allRun && c.replicas && strings.Contains(replication, "role:master") &&
+			!strings.Contains(replication, "connected_slaves:1\r") {
 		return errors.New(replication)
 	}
 	return nil
 }
 
-// slotOwners tells who has which slots according to a CLUSTER NODES.
+// slotOwners returns the owners of slots in a CLUSTER NODES.
 func slotOwners(nodes string) string {
 	var all []string
 	for line := range strings.Lines(nodes) {
@@ -210,7 +214,7 @@ func (c *Cluster) URL() string {
 	return "redis://" + c.Nodes[0].Addr() + "?" + strings.Join(others, "&")
 }
 
-// Masters returns the running nodes that say that they are masters, Replicas those that say that they are replicas.
+// Masters returns the running nodes that report to be masters, Replicas the ones that report to be replicas.
 func (c *Cluster) Masters(ctx context.Context) []*devserver.Redis { return c.withRole(ctx, "master") }
 
 // Replicas is explained with Masters.
@@ -233,8 +237,14 @@ func (c *Cluster) Owner(ctx context.Context, slot int) (*devserver.Redis, error)
 			return nil, err
 		}
 		for _, shard := range shards {
-			has := slices.ContainsFunc(shard.Slots, func(r redis.SlotRange) bool { return r.Start <= int64(slot) && int64(slot) <= r.End })
-			if has && slices.ContainsFunc(shard.Nodes, func(n redis.Node) bool { return n.ID == c.ids[node] && n.Role == "master" }) {
+			has := slices.ContainsFunc(shard.Slots, func(r redis.SlotRange) bool {
+				return r.Start <= int64(slot) &&
+					int64(slot) <= r.End
+			})
+			if has && slices.ContainsFunc(shard.Nodes, func(n redis.Node) bool {
+				return n.ID == c.ids[node] &&
+					n.Role == "master"
+			}) {
 				return node, nil
 			}
 		}
@@ -242,7 +252,7 @@ func (c *Cluster) Owner(ctx context.Context, slot int) (*devserver.Redis, error)
 	return nil, fmt.Errorf("lab: no running node has slot %d", slot)
 }
 
-// Slots returns the slots that a master has, by what it says itself. None at all is an error.
+// Slots returns the slots of a master, by its own report. No slots are an error.
 func (c *Cluster) Slots(ctx context.Context, master *devserver.Redis) ([]redis.SlotRange, error) {
 	shards, err := master.Admin().ClusterShards(ctx).Result()
 	if err != nil {
@@ -261,7 +271,8 @@ func (c *Cluster) Slots(ctx context.Context, master *devserver.Redis) ([]redis.S
 func (c *Cluster) Failover(ctx context.Context, replica *devserver.Redis) error {
 	err := devserver.Until(ctx, agreementTimeout, func() error {
 		// A master refuses it: "You should send CLUSTER FAILOVER to a replica".
-		if err := replica.Admin().ClusterFailover(ctx).Err(); err != nil && !strings.Contains(err.Error(), "to a replica") {
+		if err := replica.Admin().ClusterFailover(ctx).Err(); err != nil &&
+			!strings.Contains(err.Error(), "to a replica") {
 			return err
 		}
 		return devserver.Until(ctx, manualFailoverTimeout, func() error {

@@ -10,9 +10,9 @@ import (
 	"github.com/timerd-io/timerd/internal/devserver"
 )
 
-// MoveSlots moves the slots from first to last from one master to another, and returns once all nodes agree. Where the servers can, since
-// Valkey 9.0 and Redis 8.4, they move them by themselves, with all their keys in one step; atomic reports whether they do. Elsewhere
-// each slot is moved key by key.
+// MoveSlots moves the slots from first to last from one master to another, and returns once all nodes agree. Where the
+// servers can, since Valkey 9.0 and Redis 8.4, they move them by themselves, with all their keys in one step; atomic
+// reports whether they do. Elsewhere each slot is moved key by key.
 func (c *Cluster) MoveSlots(ctx context.Context, first, last int, from, to *devserver.Redis) (atomic bool, err error) {
 	if atomic, err = c.migrate(ctx, first, last, from, to); atomic || err != nil {
 		return atomic, err
@@ -30,7 +30,8 @@ func (c *Cluster) MoveSlots(ctx context.Context, first, last int, from, to *devs
 
 // migrate has the servers move slots by themselves. able is false, and nothing is moved, if they cannot.
 func (c *Cluster) migrate(ctx context.Context, first, last int, from, to *devserver.Redis) (able bool, err error) {
-	way, err := "Valkey's", from.Admin().Do(ctx, "CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", first, last, "NODE", c.ids[to]).Err()
+	way, err := "Valkey's", from.Admin().Do(ctx, "CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", first, last, "NODE",
+		c.ids[to]).Err()
 	if redis.HasErrorPrefix(err, "unknown subcommand") {
 		way, err = "Redis's", to.Admin().Do(ctx, "CLUSTER", "MIGRATION", "IMPORT", first, last).Err()
 	}
@@ -44,12 +45,14 @@ func (c *Cluster) migrate(ctx context.Context, first, last int, from, to *devser
 		err = c.AwaitOK(ctx)
 	}
 	if err != nil {
-		return true, fmt.Errorf("lab: %s migration of slots %d to %d from %s to %s: %w", way, first, last, from.Addr(), to.Addr(), err)
+		return true, fmt.Errorf("lab: %s migration of slots %d to %d from %s to %s: %w", way, first, last, from.Addr(),
+			to.Addr(), err)
 	}
 	return true, nil
 }
 
-// allOwned returns an error unless a master says that it has all slots from first to last. It then has what the migrations say of themselves.
+// allOwned returns an error unless a master says that it has all slots from first to last. The error has the
+// migrations' own status.
 func (c *Cluster) allOwned(ctx context.Context, first, last int, master *devserver.Redis) error {
 	ranges, err := c.Slots(ctx, master)
 	if err != nil {

@@ -20,7 +20,7 @@ const (
 	healTimeout = 20 * time.Second
 )
 
-// Proxy forwards TCP connections to a target and can be told to misbehave. It starts healthy. All methods may be called
+// Proxy forwards TCP connections to a target, and misbehaves on request. It starts healthy. All methods may be called
 // from any goroutine.
 type Proxy struct {
 	report    func(error)
@@ -35,7 +35,7 @@ type Proxy struct {
 	delay    time.Duration
 }
 
-// connections are those that were accepted since the last Cut or Drop.
+// connections are the connections accepted since the last Cut or Drop.
 type connections struct {
 	sync.WaitGroup
 	ctx  context.Context //nolint:containedctx // that of the goroutines counted here
@@ -47,8 +47,8 @@ func newConnections() *connections {
 	return &connections{ctx: ctx, drop: drop}
 }
 
-// NewProxy starts a proxy for the server at target, a host:port; the caller closes it. The target need not be up: while it
-// is not, connections are accepted and closed at once. What goes wrong later is told to report, from any goroutine.
+// NewProxy starts a proxy for the server at target, a host:port; the caller closes it. While the target is down,
+// connections are accepted and closed at once. Later faults go to report, from any goroutine.
 func NewProxy(target string, report func(error)) (*Proxy, error) {
 	p := &Proxy{report: report, target: target, live: newConnections()}
 	err := devserver.OnFreePort(func(port int) error {
@@ -91,9 +91,8 @@ func (p *Proxy) Drop() {
 	old.Wait()
 }
 
-// Blackhole lets connections live, and new ones be made, but passes nothing on in either direction until Heal: a broken
-// network that tells nobody. What is sent meanwhile is delivered after Heal, as TCP would, on those connections that
-// are still there.
+// Blackhole lets connections live, and new ones be made, but passes nothing on in either direction until Heal: a
+// silently broken network. Data sent meanwhile arrives after Heal, as with TCP, on the connections that still exist.
 func (p *Proxy) Blackhole() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

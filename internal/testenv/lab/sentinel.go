@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	// masterName is what a sentinel calls the master that it watches.
+	// masterName is the sentinel's name of its master.
 	masterName = "timers"
 	// failoverTimeout is after how long a sentinel gives up a failover and tries again.
 	failoverTimeout = 3 * time.Second
@@ -32,7 +32,8 @@ type Sentinel struct {
 // StartSentinel starts a sentinel for the master at an address, a host:port, which has one replica. It
 // returns once it knows that replica. The master is taken for dead after downAfter without an answer.
 // The caller closes it; after an error nothing is left behind.
-func StartSentinel(ctx context.Context, master string, downAfter time.Duration, opts ...devserver.RedisOption) (*Sentinel, error) {
+func StartSentinel(ctx context.Context, master string, downAfter time.Duration,
+	opts ...devserver.RedisOption) (*Sentinel, error) {
 	host, port, err := net.SplitHostPort(master)
 	if err != nil {
 		return nil, fmt.Errorf("lab: the master of a sentinel: %w", err)
@@ -71,7 +72,8 @@ func (s *Sentinel) Master(ctx context.Context) (string, error) {
 func (s *Sentinel) AwaitReplica(ctx context.Context) error {
 	err := devserver.Until(ctx, agreementTimeout, func() error {
 		replicas, err := s.client.Replicas(ctx, masterName).Result()
-		if err == nil && (len(replicas) != 1 || replicas[0]["master-link-status"] != "ok" || replicas[0]["flags"] != "slave") {
+		if err == nil && (len(replicas) != 1 || replicas[0]["master-link-status"] != "ok" ||
+			replicas[0]["flags"] != "slave") {
 			err = fmt.Errorf("replicas: %v", replicas)
 		}
 		return err
@@ -82,8 +84,8 @@ func (s *Sentinel) AwaitReplica(ctx context.Context) error {
 	return nil
 }
 
-// Failover has the sentinel begin to promote the replica, with the master at work. Master and
-// [devserver.Redis.Role] tell when that is done.
+// Failover has the sentinel begin to promote the replica, with the master at work. Master and [devserver.Redis.Role]
+// show when that is done.
 func (s *Sentinel) Failover(ctx context.Context) error {
 	if err := s.client.Failover(ctx, masterName).Err(); err != nil {
 		return fmt.Errorf("lab: SENTINEL FAILOVER: %w", err)

@@ -24,8 +24,8 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// Run runs, until t ends, what of timerd fires timers that were set through the function library, and carries
-// resumes on.
+// Run runs, until t ends, the parts of timerd that fire timers set through the function library, and that carry out
+// resumes.
 func Run(t testing.TB, rdb *redis.Client, nc *nats.Conn) {
 	t.Helper()
 	js, err := jetstream.New(nc)
@@ -75,7 +75,7 @@ func Redis(t testing.TB) *redis.Client {
 	return rdb
 }
 
-// Now returns what the clock of a Redis shows.
+// Now returns the time of a Redis's clock.
 func Now(t testing.TB, rdb *redis.Client) time.Time {
 	t.Helper()
 	now, err := rdb.Time(t.Context()).Result()
@@ -88,7 +88,8 @@ func Now(t testing.TB, rdb *redis.Client) time.Time {
 // AwaitDue waits until a due time has passed on the server's clock.
 func AwaitDue(t testing.TB, rdb *redis.Client, due time.Time) {
 	t.Helper()
-	testenv.Eventually(t, time.Minute, func() bool { return Now(t, rdb).After(due.Add(time.Millisecond)) }, "the due time")
+	testenv.Eventually(t, time.Minute, func() bool { return Now(t, rdb).After(due.Add(time.Millisecond)) },
+		"the due time")
 }
 
 // Servers starts a Redis, a NATS and a timerd for an example. It makes its own testing.TB, because an example has none.
@@ -100,7 +101,7 @@ func Servers() (rdb *redis.Client, js jetstream.JetStream, stop func()) {
 	return rdb, natsServer.JetStream(), t.stop
 }
 
-// exampleTB is the testing.TB of an example: what fails ends the test binary.
+// exampleTB is the testing.TB of an example: a failure ends the test binary.
 type exampleTB struct {
 	testing.TB
 	cleanups []func()

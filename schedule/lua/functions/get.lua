@@ -1,8 +1,8 @@
 -- An attempt is looked for among MAX_VALUES values, about: to decode so many takes Redis a ms.
 local MAX_VALUES = 4000
 
--- has_many tells whether a payload may have more values. Each begins the payload, or comes after one
--- of three characters, which cost next to nothing to find.
+-- has_many reports whether a payload may have more values. Each begins the payload, or comes after one of three
+-- characters, which cost next to nothing to find.
 local function has_many(payload)
   local n = 0
   for _, character in ipairs({ ',', '[', '{' }) do
@@ -16,8 +16,8 @@ local function has_many(payload)
   return false
 end
 
--- payload_attempt returns the attempt that a payload states, or 1; that of one with too many values is
--- known only when it fires.
+-- payload_attempt returns the attempt that a payload states, or 1; that of one with too many values is known only when
+-- it fires.
 local function payload_attempt(payload)
   if entry.may_state_attempt(payload) and not has_many(payload) then
     local ok, object = pcall(cjson.decode, payload)
@@ -27,8 +27,8 @@ local function payload_attempt(payload)
   return 1
 end
 
--- firing_of returns of a key's firing that is not settled when it was due, its record and
--- its state, or nil. If too many are firing to find it, one that fired lately counts.
+-- firing_of returns of a key's firing that is not settled when it was due, its record and its state, or nil. If too
+-- many are firing to find it, one that fired lately counts.
 local function firing_of(key)
   local ref, state = states.first_unclaimed(key)
   if ref and string.find(ref, '^%d+:0:') then state = 'pending' end -- it is to be planned
@@ -45,45 +45,16 @@ local function firing_of(key)
   return tonumber(string.match(ref, '^%d+')), redis.call('HGET', run.firingdata, ref) or 'm:', state
 end
 
--- current_record returns the record that a live trigger key stands for, with what the schedule
--- says of its repetition; or nil, as trigger.record_of does.
+-- current_record returns the record of a live trigger key, with the repetition that the schedule has; or nil, as
+-- trigger.record_of does.
 local function current_record(key)
   local record = trigger.record_of(key, MAX_PAYLOAD)
   local was = record and redis.call('HGET', run.data, key)
   return was and entry.is_repeating(was) and entry.with_value(was, record) or record
 end
 
---[[ timer_get KEY
-Reads a timer: of several of a key the pending one, or a retry that is left beside it, else
-one that is held, else one that is owed, else one that is firing. It changes nothing.
-Returns nil if there is none, or {"due", ms, "attempt", n, "payload", bytes, "state",
-"pending", "held", "owed" or "firing"}, and "late", ms if the timer has a limit of its own,
-"traceparent", text if it has one of its own, and "repeat", text, "occurrence", n if it repeats; the payload is nil if there is none. Of one
-that is firing only the state is certain. ]]
-local function timer_get(keys, args)
-  local key, refusal = arguments.open_one_key('timer_get', keys, args)
-  if refusal then return refusal end
-  local due, at = index.pending(key), ttl.read(key)
-  local state, record = 'pending', nil
-  if at == -1 then
-    due = nil
-  elseif at > run.now then
-    due, record = at, current_record(key)
-  elseif due and due <= run.now then
-    state = states.holding()(key, due) and 'held' or 'owed'
-    if state == 'owed' and select(2, states.first_unclaimed(key)) == 'held' then due = nil end
-  end
-  local member, beside_due, beside_state
-  if not due or state == 'owed' then member, beside_due, beside_state = states.first_beside(key) end
-  if member and (not due or beside_state == 'pending') then
-    due, record, state = beside_due, redis.call('HGET', run.data, member) or 'm:', beside_state
-    if state == 'owed' and states.holding()(key, due) then state = 'held' end
-  elseif due then
-    record = record or redis.call('HGET', run.data, key) or 'm:'
-  else
-    due, record, state = firing_of(key)
-    if not due then return false end
-  end
+-- describe returns the reply of timer_get.
+local function describe(due, record, state)
   local colon = string.find(record, ':', 1, true) -- a pattern that took in the payload would cost 15 ns a byte
   local attempt, flag, options = string.match(string.sub(record, 1, colon - 1), '^(%d*)(%a*)(.*)$')
   local payload = not string.find(flag, '[ml]') and string.sub(record, colon + 1) or nil
@@ -101,6 +72,40 @@ local function timer_get(keys, args)
     timer[n + 1], timer[n + 2], timer[n + 3], timer[n + 4] = 'repeat', text, 'occurrence', tonumber(occurrence)
   end
   return timer
+end
+
+--[[ timer_get KEY
+Reads a timer: of several of a key the pending one, or a retry that is left beside it, else one that is held, else one
+that is owed, else one that is firing. It changes nothing.
+Returns nil if there is none, or {"due", ms, "attempt", n, "payload", bytes, "state", "pending", "held", "owed" or
+"firing"}, and "late", ms if the timer has a limit of its own, "traceparent", text if it has one of its own, and
+"repeat", text, "occurrence", n if it repeats; the payload is nil if there is none. Of one that is firing only the state
+is certain. ]]
+local function timer_get(keys, args)
+  local key, refusal = arguments.open_one_key('timer_get', keys, args)
+  if refusal then return refusal end
+  local due, at = index.pending(key), ttl.read(key)
+  local state, record = 'pending', nil
+  if at == -1 then
+    due = nil
+  elseif at > clock.due() then
+    due, record = at, current_record(key)
+  elseif due and due <= clock.due() then
+    state = states.holding()(key, due) and 'held' or 'owed'
+    if state == 'owed' and select(2, states.first_unclaimed(key)) == 'held' then due = nil end
+  end
+  local member, beside_due, beside_state
+  if not due or state == 'owed' then member, beside_due, beside_state = states.first_beside(key) end
+  if member and (not due or beside_state == 'pending') then
+    due, record, state = beside_due, redis.call('HGET', run.data, member) or 'm:', beside_state
+    if state == 'owed' and states.holding()(key, due) then state = 'held' end
+  elseif due then
+    record = record or redis.call('HGET', run.data, key) or 'm:'
+  else
+    due, record, state = firing_of(key)
+    if not due then return false end
+  end
+  return describe(due, record, state)
 end
 
 redis.register_function { function_name = 'timer_get', callback = timer_get, flags = { 'no-writes' } }

@@ -4,8 +4,8 @@ local MAX_APPS = 1000
 -- apps.of returns the app of a key.
 function apps.of(key) return string.match(key, '^[^:]+') end
 
--- apps.unknown returns the name under which an app is to become known, and whether it is in doubt; or nil if it
--- is known.
+-- apps.unknown returns the name under which an app is to become known, and whether it is in doubt; or nil if it is
+-- known.
 function apps.unknown(app)
   local known_key = run.prefix .. 'known'
   local since = tonumber(redis.call('ZSCORE', known_key, app) or nil)
@@ -21,7 +21,7 @@ end
 -- their namespaces say.
 function apps.announce(app, doubted)
   if not app then return end
-  redis.call('ZADD', run.prefix .. 'known', run.now, app)
+  redis.call('ZADD', run.prefix .. 'known', clock.real(), app)
   if not doubted then redis.pcall('PUBLISH', WAKE, 'app ' .. app) end
 end
 
@@ -41,7 +41,7 @@ function apps.doubt(began, met)
     elseif since < 0 then
       if -since < began then forgotten[#forgotten + 1] = app end
     elseif since < began then
-      score = -run.now
+      score = -clock.real()
     end
     if score then scores[#scores + 1], scores[#scores + 2] = int(score), app end
   end

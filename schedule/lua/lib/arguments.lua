@@ -1,12 +1,11 @@
--- The function library: what clients call. A function gets the timer's key alone, and
--- finds the partition by it. In a cluster it answers TRYAGAIN, and has changed nothing,
--- while the slot of the key moves to another server.
+-- The function library: what clients call. A function gets the timer's key alone, and finds the partition by it. In a
+-- cluster it answers TRYAGAIN, and has changed nothing, while the slot of the key moves to another server.
 
 arguments.MAX_KEY, arguments.MAX_PART, arguments.MAX_DELAY, arguments.MAX_ATTEMPT = 1024, 128, 315360000000, 2147483647
 
 function arguments.fault(text) return redis.error_reply('ERR timerd: ' .. text) end
 
--- arguments.check_key returns what is wrong with a timer key, or nil and its app.
+-- arguments.check_key returns the fault of a timer key, or nil and its app.
 function arguments.check_key(key)
   if #key > arguments.MAX_KEY then
     return 'the key has ' .. #key .. ' bytes, at most ' .. arguments.MAX_KEY .. ' are allowed'
@@ -21,11 +20,11 @@ function arguments.check_key(key)
   return nil, app
 end
 
--- The length of an argument comes first: a pattern takes Redis 10 ns and more for each byte, of which
--- there may be 512 MB. So does the number of arguments: more than MAX_ARGUMENTS say something twice.
+-- The length of an argument comes first: a pattern takes Redis 10 ns and more for each of up to 512 MB. So does the
+-- number of arguments: more than MAX_ARGUMENTS say something twice.
 arguments.MAX_WORD, arguments.MAX_ARGUMENTS = 16, 32
 
--- MAX_INTEGER is the length of an integer of 64 bits. What is out of range is refused as that.
+-- MAX_INTEGER is the length of an integer of 64 bits. Callers refuse numbers out of range.
 local MAX_INTEGER = 20
 
 -- arguments.parse_integer reads an integer, or returns nil.
@@ -42,10 +41,11 @@ function arguments.too_large(payload)
 end
 
 -- arguments.too_many says that arguments are.
-function arguments.too_many(args) return #args .. ' arguments, at most ' .. arguments.MAX_ARGUMENTS .. ' are allowed' end
+function arguments.too_many(args) return #args .. ' arguments, at most ' .. arguments.MAX_ARGUMENTS
+  .. ' are allowed' end
 
--- arguments.read_late reads LATE ms and perhaps DROP, at a place among arguments. It returns the option of
--- the record, and the place behind it; or nil and what is wrong.
+-- arguments.read_late reads LATE ms and perhaps DROP, at a place among arguments. It returns the option of the record,
+-- and the place behind it; or nil and the fault.
 function arguments.read_late(args, i)
   local ms = arguments.parse_integer(args[i + 1])
   if not ms or ms < 0 or ms > arguments.MAX_DELAY then
@@ -66,8 +66,42 @@ function arguments.trace_option(text)
   return ';T=' .. text
 end
 
--- arguments.open_one_key returns the key of a function that takes nothing else, and opens its
--- index; or an error reply behind it.
+-- open_to_set checks the key of a function that sets a timer, and its first argument, the payload, and opens the index.
+-- It returns the key's app; or nil and an error reply. wants names the arguments that must follow, for the error.
+function arguments.open_to_set(name, wants, keys, args)
+  if #keys ~= 1 then return nil, arguments.fault(name .. ' wants one key, got ' .. #keys) end
+  local wrong, app = arguments.check_key(keys[1])
+  if wrong then return nil, arguments.fault(wrong) end
+  if #args < 3 then return nil, arguments.fault(name .. ' wants: payload, then ' .. wants) end
+  if #args > arguments.MAX_ARGUMENTS then return nil, arguments.fault(arguments.too_many(args)) end
+  if #args[1] > MAX_PAYLOAD then return nil, arguments.fault(arguments.too_large(args[1])) end
+  local refusal = partition.open(keys[1])
+  if refusal then return nil, refusal end
+  return app
+end
+
+-- read_options reads options with a table of readers: functions that read an option at a place among the arguments into
+-- given, and return the place behind it, or nil and the fault. read_options returns given, or nil and the fault:
+-- unknown for an option without a reader.
+function arguments.read_options(readers, args, first, unknown)
+  local given, i = {}, first
+  while i <= #args do
+    local option, wrong = arguments.word(args[i]), unknown
+    if readers[option] then i, wrong = readers[option](given, args, i, option) else i = nil end
+    if not i then return nil, wrong end
+  end
+  return given
+end
+
+-- read_exists reads NX or XX.
+function arguments.read_exists(given, _, i, option)
+  if given.exists then return nil, 'NX or XX can be given once' end
+  given.exists = option
+  return i + 1
+end
+
+-- arguments.open_one_key returns the key of a function that takes nothing else, and opens its index; or an error reply
+-- behind it.
 function arguments.open_one_key(name, keys, args)
   if #keys ~= 1 then return nil, arguments.fault(name .. ' wants one key, got ' .. #keys) end
   if #args > 0 then return nil, arguments.fault(name .. ' takes no arguments') end

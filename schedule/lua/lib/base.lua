@@ -1,15 +1,15 @@
--- All that is of one call: index.begin makes it anew, since what is local to a library outlives a call. It has
---   time, now, now_text  TIME's reply, the same in unix ms, and that in text
+-- The state of one call: index.begin makes it anew, as a library's variables outlive a call. It has
+--   time, now, now_text  for clock.lua alone: TIME's reply, the same in unix ms, and that in text
 --   spent                how many bytes of values were read, about
 --   prefix, due, data, firing, firingdata, fired
 --                        the partition that index.enter was called for, and the names of its keys
--- and what the rooms add to it. No other variable outlives the function that sets it.
+-- and fields that rooms add. No other variable outlives the function that sets it.
 local run
 
--- How many bytes of payload a call on several keys reads, about: 2 or 3 ms, as each
--- copy of a payload of 256 KiB takes nearly half a millisecond.
+-- How many bytes of payload a call on several keys reads, about: 2 or 3 ms, as each copy of a payload of 256 KiB takes
+-- nearly half a millisecond.
 local BUDGET = 400000
 
--- int writes a time in full; Lua by itself would write it in 14 digits. It costs more
--- than most commands: a time that several commands get is written once.
+-- int writes a time in full; Lua by itself would write it in 14 digits. It costs more than most commands: a time that
+-- several commands get is written once.
 local function int(n) return string.format('%.0f', n) end

@@ -1,19 +1,17 @@
--- A retry whose key was set again waits beside the newer timer, in due under the name
--- :due.attempt:key. The sorted set beside has these names too, by key, all of score 0:
--- <length of key>:<key>:<due.attempt>. So the retries of one key are found as a range.
--- With an s before due.attempt it is a timer that was set aside (see parked.lua).
+-- A retry whose key was set again waits beside the newer timer, in due under the name :due.attempt:key. The sorted set
+-- beside has these names too, by key, all of score 0: <length of key>:<key>:<due.attempt>. So the retries of one key
+-- are found as a range. With an s before due.attempt it is a timer that was set aside (see parked.lua).
 
--- At most so many retries of one key wait beside newer timers: timer_cancel takes a few
--- milliseconds for them if their payloads are of the largest size.
+-- At most so many retries of one key wait beside newer timers: timer_cancel takes a few milliseconds for them if their
+-- payloads are of the largest size.
 beside.MOST = 150
 
 -- beside.member returns the member of due with a name in beside.
 function beside.member(name, key) return ':' .. string.sub(name, #owing.key_prefix(key) + 1) .. ':' .. key end
 
--- beside.members returns what waits beside a key's newer timer, as members of due, from
--- a place on, and at most count.
+-- beside.members returns the members of due that wait beside a key's newer timer, from a place on, and at most count.
 function beside.members(key, first, count)
-  local names = redis.call('ZRANGE', run.prefix .. 'beside', '[' .. owing.key_prefix(key), '(' .. #key .. ':' .. key .. ';', 'BYLEX', 'LIMIT', first, count)
+  local names = owing.of_key('beside', key, first, count)
   for i = 1, #names do names[i] = beside.member(names[i], key) end
   return names
 end
@@ -26,54 +24,52 @@ function beside.forget(member, key)
   if string.byte(name) == 115 then redis.call('ZREM', run.prefix .. 'aside', member) end
 end
 
--- jump returns by how many ms the nth try to find a free ms is off: some single steps,
--- then any of a number that doubles with each try. So the tries stay few, however many
--- are taken.
+-- jump returns by how many ms the nth try to find a free ms is off: some single steps, then any of a number that
+-- doubles with each try. So the tries stay few, however many are taken.
 local STEPS = 8
 function beside.jump(n)
   if n <= STEPS then return n end
-  if n == STEPS + 1 then math.randomseed(tonumber(redis.call('TIME')[2])) end
+  if n == STEPS + 1 then math.randomseed(clock.part()) end
   return math.random(STEPS + 1, 2 ^ math.min(n - 4, 30))
 end
 
--- beside.add has a retry wait beside a newer timer until the time due, or a little
--- later if another one has that time. It returns when it is due, or nil if too many
--- wait beside this key's timer already. kind is what its name begins with: nothing, or
--- an s. until_then is when it is to be claimed, if that is not the same.
+-- beside.put has a retry wait beside a newer timer, by a name that no other has.
+function beside.put(key, name, due, record)
+  redis.call('ZADD', run.prefix .. 'beside', 0, owing.key_prefix(key) .. name)
+  index.put(':' .. name .. ':' .. key, due, record)
+end
+
+-- beside.add has a retry wait beside a newer timer until the time due, or a little later if another one has that time.
+-- It returns when it is due, or nil if too many wait beside this key's timer already. kind is what its name begins
+-- with: nothing, or an s. until_then is when it is to be claimed, if that is not the same.
 function beside.add(key, due, attempt, record, kind, until_then)
   if #beside.members(key, beside.MOST - 1, 1) > 0 then return nil end
   local at, name, tries = due, kind .. int(due) .. '.' .. attempt, 0
-  while redis.call('ZADD', run.prefix .. 'beside', 'NX', 0, owing.key_prefix(key) .. name) == 0 do
+  while redis.call('ZSCORE', run.prefix .. 'beside', owing.key_prefix(key) .. name) do
     tries = tries + 1
     at = due + beside.jump(tries)
     name = kind .. int(at) .. '.' .. attempt
   end
-  local member = ':' .. name .. ':' .. key
-  redis.call('ZADD', run.due, until_then or at, member)
-  redis.call('HSET', run.data, member, record)
-  if kind == 's' then redis.call('ZADD', run.prefix .. 'aside', at, member) end
+  beside.put(key, name, until_then or at, record)
+  if kind == 's' then redis.call('ZADD', run.prefix .. 'aside', at, ':' .. name .. ':' .. key) end
   return at
 end
 
--- rearm sets a timer that waited for something else until then, for a time that lies
--- ahead: with its trigger key, or beside the newer timer of its key. It returns when it is due
--- and its member of due, or nil if too many wait beside that timer already. Between two
--- occurrences of a repetition the key is kept for the next one. The user's key comes first: if
--- timerd may not write it, the timer waits without one.
+-- rearm sets a timer that waited for something else until then, for a time that lies ahead: with its trigger key, or
+-- beside the newer timer of its key. It returns when it is due and its member of due, or nil if too many wait beside
+-- that timer already. Between two occurrences of a repetition the key is kept for the next one. The user's key comes
+-- first: if timerd may not write it, the timer waits without one.
 function beside.rearm(key, due, attempt, record)
   local was = index.pending(key)
   if was == due then due = due + 1 end
   local serial = not was and redis.call('ZSCORE', run.prefix .. 'repeat', key)
   local is_kept = serial and not entry.is_occurrence_of(record, serial)
   if not was and not is_kept and redis.pcall('EXISTS', key) == 0
-    and not redis.pcall('SET', key, trigger.mark(key), 'PXAT', int(due)).err then
-    index.note_size(record)
-    redis.call('ZADD', run.due, due, key)
-    redis.call('HSET', run.data, key, record)
+    and ttl.try_set(key, due) then
+    index.put(key, due, record)
     return due, key
   end
   due = beside.add(key, due, attempt, record, '')
   if not due then return nil end
-  index.note_size(record)
   return due, ':' .. int(due) .. '.' .. attempt .. ':' .. key
 end

@@ -1,15 +1,17 @@
--- What publish says is in run.explained, the keys whose timers were claimed, each with its length before it; and in
--- run.nexts, of each partition of a cluster when something is to be claimed there next, or -1.
+-- The messages of a claim: run.explained has the keys whose timers were claimed, each with its length before it;
+-- run.nexts, for each partition of a cluster, when something is to be claimed there next, or -1.
 
 -- begin begins a call that claims.
 function claims.begin() run.explained, run.nexts = {}, {} end
 
--- claims.note notes that timers of a partition were claimed: what happened to their keys until
--- then is explained. But a contested timer waits for an event of its key. contested_until is what
--- data has in the field :?:, and next_due is when something is to be claimed there again.
+local NONE = {}
+
+-- claims.note notes that timers of a partition were claimed: what happened to their keys until then is explained. But a
+-- contested timer waits for an event of its key. contested_until is what data has in the field :?:, and next_due is
+-- when something is to be claimed there again.
 function claims.note(claimed, contested_until, next_due)
-  local contested = {}
-  if #claimed > 0 and tonumber(contested_until or 0) > run.now then
+  local contested = NONE
+  if #claimed > 0 and tonumber(contested_until or 0) > clock.real() then
     local names = {}
     for i = 1, #claimed do names[i] = ':?:' .. claimed[i] end
     contested = redis.call('ZMSCORE', run.due, unpack(names))
@@ -17,15 +19,16 @@ function claims.note(claimed, contested_until, next_due)
   for i = 1, #claimed do
     if not contested[i] then run.explained[#run.explained + 1] = #claimed[i] .. ':' .. claimed[i] end
   end
-  if CLUSTER and #claimed > 0 then run.nexts[#run.nexts + 1] = index.tag() .. ' ' .. int(next_due) end
+  if CLUSTER and #claimed > 0 then run.nexts[#run.nexts + 1] = index.tag() .. ' ' .. (next_due == -1 and '-1'
+    or int(next_due)) end
 end
 
--- claims.publish tells the timerds that hear this server of what was noted. In a cluster it is a
--- sharded channel, of a slot of this server: PUBLISH would go to all of them. If several hear it,
--- those that do not come first are told what is next, and need not ask each partition in vain.
+-- claims.publish sends the messages to the timerds that hear this server. In a cluster the channel is a sharded one, of
+-- a slot of this server: PUBLISH would go to all servers. If several timerds hear it, run.nexts spares the later ones
+-- asking each partition in vain.
 function claims.publish(channel)
   local heard = #run.explained > 0 and redis.pcall(TELL, channel, CLAIMED .. table.concat(run.explained))
   if #run.nexts > 0 and type(heard) == 'number' and heard > 1 then
-    redis.pcall(TELL, channel, NEXT .. int(run.now) .. ' ' .. table.concat(run.nexts, ' '))
+    redis.pcall(TELL, channel, NEXT .. int(clock.real()) .. ' ' .. table.concat(run.nexts, ' '))
   end
 end

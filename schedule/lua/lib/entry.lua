@@ -8,36 +8,35 @@ function entry.add_flag(record, flag)
   return string.sub(record, 1, n) .. flag .. string.sub(record, n + 1)
 end
 
--- entry.is_repeating tells of a record that it is that of an occurrence of a repetition.
+-- entry.is_repeating reports whether a record belongs to an occurrence of a repetition.
 function entry.is_repeating(record)
   return string.byte(record) ~= 58 and string.find(entry.flags(record), 'p', 1, true) ~= nil
 end
 
--- entry.is_occurrence_of tells of a record that it is that of an occurrence of the repetition with a
--- serial, as ZSCORE returns it.
+-- entry.is_occurrence_of reports whether a record belongs to an occurrence of the repetition with a serial, as ZSCORE
+-- returns it.
 function entry.is_occurrence_of(record, serial)
   return entry.is_repeating(record) and math.abs(tonumber(serial)) == tonumber(string.match(record, ';R=(%d+)'))
 end
 
--- entry.with_value returns the record of an occurrence with another record's payload, and what that
--- one says of it and of the key.
+-- entry.with_value returns the record of an occurrence with another record's payload and flags.
 function entry.with_value(occurrence, record)
   local marks, n = string.match(record, '^%d*(%a*)[^:]*()') -- not of the payload, which costs 15 ns a byte
   return 'p' .. string.gsub(marks, 'p', '') .. string.match(occurrence, '^%d*%a*([^:]*)') .. string.sub(record, n)
 end
 
--- entry.may_be_absent tells of a pending timer's record that it is known that its key may be
--- gone although nobody deleted it.
+-- entry.may_be_absent reports whether the key of a pending timer's record is known to be gone perhaps, although nobody
+-- deleted it.
 function entry.may_be_absent(record) return string.find(entry.flags(record), '[eu]') ~= nil end
 
--- entry.may_state_attempt tells whether a payload may state its attempt: it may be that of
--- a JSON object with a field attempt, written with escapes or without.
+-- entry.may_state_attempt reports whether a payload may state its attempt, as a JSON object with a field attempt,
+-- written with escapes or without.
 function entry.may_state_attempt(payload)
   return string.find(payload, 'attempt', 1, true) or string.find(payload, '\\u', 1, true)
 end
 
--- entry.fires_again tells of a record whose attempt is 1 that it is that of a timer that has fired before:
--- it was postponed, or is replayed.
+-- entry.fires_again reports whether a timer whose record has attempt 1 has fired before: it was postponed, or is
+-- replayed.
 function entry.fires_again(record) return string.find(string.match(record, '^[^:]*'), ';O=', 1, true) ~= nil end
 
 -- entry.attempt returns the attempt that a record states, or an empty string.
@@ -49,8 +48,8 @@ end
 -- entry.value returns the payload of a record, after its colon.
 function entry.value(record) return string.sub(record, string.find(record, ':', 1, true) or #record + 1) end
 
--- renewed returns the record of a timer that is set for another time: nothing is known of its key yet. A pattern
--- that took in the payload would cost 15 ns a byte.
+-- renewed returns the record of a timer that is set for another time: nothing is known of its key yet. A pattern that
+-- took in the payload would cost 15 ns a byte.
 function entry.renewed(record)
   local n = string.find(record, ':', 1, true)
   if n == 1 then return record end -- as nearly all do

@@ -1,14 +1,14 @@
--- How many held timers one step of a resume looks at, of how many bytes, about, and how many
--- are read at a time: how long their keys are is not known before.
+-- How many held timers one step of a resume looks at, of how many bytes, about, and how many are read at a time: how
+-- long their keys are is not known before.
 local MOST_LOOKED, MOST_LOOKED_BYTES, HELD_SLICE = 1000, 65536, 64
 
--- How many arguments a rival has: app, module and type of its namespace, empty for any, up to which
--- due time it releases as it says, and 1 if its namespace is the narrower one, else 0. A rival is
--- another resume that may be of the same timers.
+-- How many arguments a rival has: app, module and type of its namespace, empty for any, up to which due time it
+-- releases as it says, and 1 if its namespace is the narrower one, else 0. A rival is another resume that may be of the
+-- same timers.
 local RIVAL_ARGUMENTS = 5
 
--- is_rivals tells whether a timer is for a rival to release: for one that it became due for, which
--- this resume's cutoff leaves out, and of two or none for the narrower one.
+-- is_rivals reports whether a rival releases a timer: the one whose cutoff includes it; of two or none, the one with
+-- the narrower namespace.
 local function is_rivals(ARGV, first_rival, a, m, t, due, cutoff)
   for i = first_rival, #ARGV, RIVAL_ARGUMENTS do
     local app, module, typ = ARGV[i], ARGV[i + 1], ARGV[i + 2]
@@ -24,14 +24,13 @@ local function is_rivals(ARGV, first_rival, a, m, t, due, cutoff)
   return false
 end
 
--- held.find returns the refs of some held timers of a namespace that no other hold covers, in
--- the order of their dues, most at most, and then from where to go on: the score of the last
--- one that was looked at, how many of that score were passed over and stay, and whether that
--- was the last one; and how many other holds cover of those that were due until the cutoff.
--- score and skip are from such an answer; 0 and 0 begin. An empty part of the namespace stands
--- for any. A hold that is being resumed covers nothing; the rivals begin at an argument.
+-- held.find returns the refs of some held timers of a namespace that no other hold covers, in the order of their dues,
+-- most at most, and then from where to go on: the score of the last one that was looked at, how many of that score were
+-- passed over and stay, and whether that was the last one; and how many of the timers due until the cutoff other holds
+-- cover. score and skip are from such an answer; 0 and 0 begin. An empty part of the namespace stands for any. A hold
+-- that is being resumed covers nothing; the rivals begin at an argument.
 function held.find(ARGV, first_rival, app, module, typ, score, skip, most, cutoff)
-  local _, is_held = holds.read(redis.call('HGET', run.data, ':h:') or nil)
+  local is_held = holds.of(run.data)
   local from = redis.call('ZCOUNT', run.firing, '-inf', '(' .. int(math.max(score, HELD))) + skip
   local refs, bytes, kept = {}, 0, 0
   for first = 0, MOST_LOOKED - 1, HELD_SLICE do

@@ -1,11 +1,11 @@
--- Holds. What is held is not claimed: once due it is in firing with the score HELD plus its
--- due time. The field :h: of data is this partition's copy of the list of holds:
+-- Holds. A held timer is not claimed: once due it is in firing with the score HELD plus its due time. The field :h: of
+-- data is this partition's copy of the list of holds:
 --   <generation>;  then for each hold  <until>,<cutoff>,<a>,<m>,<t>:<app><module><type>
--- with the lengths a, m and t of the parts, 0 for one that stands for any. until is when it
--- ends, in ms, or 0. cutoff is 0, or up to which due time it still holds: it is being resumed.
+-- with the lengths a, m and t of the parts, 0 for one that stands for any. until is when it ends, in ms, or 0. cutoff
+-- is 0, or up to which due time it still holds: it is being resumed.
 
--- holds.read reads such a text, which may be missing. It returns its generation, and
--- unless nothing is held a function that tells of a key and its due time whether they are.
+-- holds.read reads such a text, which may be missing. It returns its generation, and unless nothing is held a function
+-- that reports whether a hold covers a key and its due time.
 function holds.read(text)
   if not text then return 0, nil end
   local generation, at = string.match(text, '^(%d+);()')
@@ -15,10 +15,11 @@ function holds.read(text)
     if not from then break end
     local app, module = string.sub(text, from, from + a - 1), string.sub(text, from + a, from + a + m - 1)
     at = from + a + m + t
-    if ends == '0' or run.now < tonumber(ends) then
+    if ends == '0' or clock.due() < tonumber(ends) then
       local form = (a ~= '0' and 1 or 0) + (m ~= '0' and 2 or 0) + (t ~= '0' and 4 or 0)
       forms[form] = forms[form] or {}
-      forms[form][app .. ':' .. module .. ':' .. string.sub(text, at - t, at - 1)] = cutoff == '0' and math.huge or tonumber(cutoff)
+      forms[form][app .. ':' .. module .. ':' .. string.sub(text, at - t, at - 1)] = cutoff == '0' and math.huge
+        or tonumber(cutoff)
       some = true
     end
   end
@@ -27,7 +28,8 @@ function holds.read(text)
     local app, module, typ = string.match(key, '^([^:]*):([^:]*):([^:]*):')
     if not app then return false end
     for form, names in pairs(forms) do
-      local last = names[(form % 2 > 0 and app or '') .. ':' .. (form % 4 > 1 and module or '') .. ':' .. (form > 3 and typ or '')]
+      local last = names[(form % 2 > 0 and app or '') .. ':' .. (form % 4 > 1 and module or '') .. ':' .. (form > 3
+        and typ or '')]
       if last and due <= last then return true end
     end
     return false
@@ -44,7 +46,7 @@ function holds.of(data)
   return run.is_held
 end
 
--- holds.is_current tells whether the partition's copy of the list has a generation.
+-- holds.is_current reports whether the partition's copy of the list has a generation.
 function holds.is_current(generation)
   return (holds.read(redis.call('HGET', run.data, ':h:') or nil)) == tonumber(generation)
 end

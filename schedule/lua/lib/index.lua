@@ -9,20 +9,16 @@ The index of a partition of the schedule, with t for the partition's hash tag:
   timerd:{t}:retried     ZSET  event id -> when its retry was set
   timerd:{t}:beside      ZSET  names of the retries beside a newer timer, see beside.lua
   timerd:{t}:owed        ZSET  names of the firings that nobody has claimed, see owing.lua
-  timerd:{t}:repeat      ZSET  key whose timer repeats -> the serial of its repetition; below 0:
-                                it is to be planned
+  timerd:{t}:repeat      ZSET  key whose timer repeats -> the serial of its repetition; below 0: it is to be planned
   timerd:{t}:aside       ZSET  member that is set aside -> due, see parked.lua
   timerd:{t}:refused     ZSET  ref that NATS refused and that is not settled yet -> due
   timerd:{t}:database    string, the number of the database that this is in
-  timerd:{t}:known       ZSET  app that a timer was set for -> since when it is known; below
-                                0: since when that is doubted, because it seems to have no
-                                timers any more
-  timerd:{t}:holds       HASH  namespace -> its hold, see schedule/holds.go; of one partition,
-                                t itself, for all
-  timerd:{t}:members     ZSET  timerd -> its last heartbeat; about and counts, HASH: what it says
-                                of itself, and what it has counted; of one partition, for all
-  timerd:{t}:calls       ZSET  function of the library -> how many of its calls calls.count
-                                has counted
+  timerd:{t}:known       ZSET  app that a timer was set for -> since when it is known; below 0: since when that is
+                                doubted, because it seems to have no timers any more
+  timerd:{t}:holds       HASH  namespace -> its hold, see schedule/holds.go; of one partition, t itself, for all
+  timerd:{t}:members     ZSET  timerd -> its last heartbeat; about and counts, HASH: its description and its counts;
+                                of one partition, for all
+  timerd:{t}:calls       ZSET  function of the library -> how many of its calls calls.count has counted
 
 Times are unix ms on this server's clock.
 
@@ -32,11 +28,11 @@ A member is one of
   :d:key             a contested timer that was dismissed (see dismiss)
   :due.attempt:key   a retry that waits beside a newer timer of its key
   :sdue.attempt:key  a timer that was set aside (see parked.lua)
-No timer key begins with a colon. A ref is due:attempt:key; with the attempt 0 it is a
-repetition that is to be planned, see repetition.plan_ref.
+No timer key begins with a colon. A ref is due:attempt:key; with the attempt 0 it is a repetition that is to be planned,
+see repetition.plan_ref.
 
-A record is <attempt><flags><options>:<payload>. The attempt is timerd's own count; it is
-empty where the payload decides. The flags are
+A record is <attempt><flags><options>:<payload>. The attempt is timerd's own count; it is empty where the payload
+decides. The flags are
   m  there is no payload      l  the payload was too large
   e  the key was evicted      x  fired because of its expired event
   u  the key is gone, and nobody knows why
@@ -45,51 +41,52 @@ empty where the payload decides. The flags are
 Each option is ;<name>=<value>. Most records have none. They are
   L  how many ms after its due time the timer may be claimed and still fire; 0: any
   D  the same, but a timer that is later is forgotten instead of becoming a dead letter
-  O  of a retry, a postponed timer or a replay: when the timer's first firing was due, a dot, its
-     attempt
+  O  of a retry, a postponed timer or a replay: when the timer's first firing was due, a dot, its attempt
   T  the traceparent that was set with it      S  its tracestate, each byte as two hex digits
-  A  of an occurrence: after which one something was left out, which one came then, and perhaps until
-     when what follows has fired by a clock that was ahead (schedule/replan.go)
+  A  of an occurrence: after which one something was left out, which one came then, and perhaps until when what
+     follows has fired by a clock that was ahead (schedule/replan.go)
   R  of an occurrence: serial, nominal due time, from, until, times, catch-up
-  N  of an occurrence, and of a retry of one: its number, and what it repeats by in text, which
-     holds neither a colon nor a semicolon
+  N  of an occurrence, and of a retry of one: its number, and its interval or expression, which holds neither a colon
+     nor a semicolon
 The record of a contested timer is <due><flags>/<record>, with the flags
   !  the timer counts as run out    ?  it is unconfirmed
-The field :l: of data says that data or firingdata may have large records, and :?: until
-when timers may be contested at the latest. The field :h: is the list of holds (holds.lua).
-A field that is of no timer is in meta.lua, too.
+The field :l: of data says that data or firingdata may have large records, and :?: until when timers may be contested at
+the latest. The field :h: is the list of holds (holds.lua). A field that is of no timer is in meta.lua, too.
 
 A tombstone is one of
   key          a timer that lately fired
-  :c:key       a timer that was cancelled after its key had run out; like the first,
-               it explains an expired event that is still to come
+  :c:key       a timer that was cancelled after its key had run out; like the first, it explains an expired event
+               that is still to come
   :u:key       a timer that was cancelled since its key last fired
   :i:due:key   a firing whose id a retry or a shifted timer might get: it may not
   :x:<call>    a call of set_time that has added a firing to a repetition
 
-A step is a function, or a script (schedule/step.go). It is atomic and moves a timer as a whole: the timer
-is in due or in firing, never in both and never in neither, until it is cancelled or
-settled. So no timer is lost or doubled if a timerd dies before or after a step, if a
-step runs twice, or if two timerds run it at once. The head of each file says what
-else holds then.
+A step is a function, or a script (schedule/step.go). It is atomic and moves a timer as a whole: the timer is in due or
+in firing, never in both and never in neither, until it is cancelled or settled. So no timer is lost or doubled if a
+timerd dies before or after a step, if a step runs twice, or if two timerds run it at once. The head of each file says
+what else holds then.
 
-A step for one partition has the partition's prefix, timerd:{t}:, as its KEYS[1]. No
-key of that name ever exists. In a cluster Redis therefore refuses the step before
-it begins while the slot of the partition moves to another server: the old server
-answers ASK because the key is missing, the new one MOVED. After ASKING, which clients send before a function that
-they were redirected with, the new server would run it on half a partition, and a step for many partitions names no key.
-So each asks with EXISTS for the prefix and a second key of each partition. While one of several keys is missing, both
-servers refuse that in any case.
-]]
+A step for one partition has the partition's prefix, timerd:{t}:, as its KEYS[1]. No key of that name ever exists. In a
+cluster Redis therefore refuses the step before it begins while the slot of the partition moves to another server: the
+old server answers ASK because the key is missing, the new one MOVED. After ASKING, which clients send before a function
+that they were redirected with, the new server would run it on half a partition, and a step for many partitions names no
+key. So each asks with EXISTS for the prefix and a second key of each partition. While one of several keys is missing,
+both servers refuse that in any case. ]]
 
--- A record of more bytes than LARGE is large: several are not read at once before it is
--- known how large each is.
-index.LARGE = 16384
+-- begin_timeless is begin for a step that asks no clock: reading it would cost some of them a fifth. A table that grows
+-- costs more than one that has all its fields at once.
+function index.begin_timeless()
+  run = {
+    time = false, now = false, now_text = false, spent = 0, may_be_large = false,
+    prefix = false, due = false, data = false, firing = false, firingdata = false, fired = false,
+    explained = false, nexts = false, beside_others = false,
+  }
+end
 
 -- begin begins a call: all that is of it is new from here on.
 function index.begin()
-  local now, time = clock.read()
-  run = { time = time, now = now, now_text = int(now), spent = 0 }
+  index.begin_timeless()
+  clock.begin()
 end
 
 -- enter names the index of a partition.
@@ -98,6 +95,12 @@ function index.enter(prefix)
   run.due, run.data = prefix .. 'due', prefix .. 'data'
   run.firing, run.firingdata = prefix .. 'firing', prefix .. 'firingdata'
   run.fired = prefix .. 'fired'
+  run.may_be_large = nil
+end
+
+-- enter_firings is enter for a step that only ends firings.
+function index.enter_firings(prefix)
+  run.prefix, run.firing, run.firingdata = prefix, prefix .. 'firing', prefix .. 'firingdata'
 end
 
 -- open begins a call on one partition. In a cluster it ends the call if the partition is not here as a whole.
@@ -119,9 +122,34 @@ end
 
 -- head returns the first due time, or -1.
 function index.head()
-  local first = redis.call('ZRANGE', run.due, 0, 0, 'WITHSCORES')
+  local first = redis.call('ZRANGE', run.due, '0', '0', 'WITHSCORES')
   return tonumber(first[2] or -1)
 end
+
+-- What enters due or firing, or leaves one, does so by the functions that follow, or is moved from due to firing by
+-- batch.move. In beside and owed, beside.lua and owing.lua write.
+
+-- put has a member be due at a time, with a record.
+function index.put(member, due, record)
+  index.rewrite(member, record)
+  redis.call('ZADD', run.due, due, member)
+end
+
+-- put_all is put for several members: each due time with its member, and each member with its record.
+function index.put_all(dues, records)
+  for i = 2, #records, 2 do sizes.note(records[i]) end
+  redis.call('HSET', run.data, unpack(records))
+  redis.call('ZADD', run.due, unpack(dues))
+end
+
+-- rewrite gives a member another record.
+function index.rewrite(member, record)
+  sizes.note(record)
+  redis.call('HSET', run.data, member, record)
+end
+
+-- redate has a member with a record be due at another time.
+function index.redate(member, due) redis.call('ZADD', run.due, due, member) end
 
 -- forget takes a member out of the schedule.
 function index.forget(member)
@@ -129,21 +157,42 @@ function index.forget(member)
   redis.call('HDEL', run.data, member)
 end
 
--- index.note_size is called by whoever puts a record into the index, before.
-function index.note_size(record)
-  if #record > index.LARGE then redis.call('HSET', run.data, ':l:', '') end
+-- drop removes the record of a member that due has lost, and returns whether there was one.
+function index.drop(member) return redis.call('HDEL', run.data, member) == 1 end
+
+-- fire adds a firing with a score.
+function index.fire(ref, score, record)
+  sizes.note(record)
+  redis.call('HSET', run.firingdata, ref, record)
+  redis.call('ZADD', run.firing, score, ref)
 end
 
--- index.may_be_large tells whether there may be large records.
-function index.may_be_large() return redis.call('HEXISTS', run.data, ':l:') == 1 end
+-- is_taken reports whether another firing has a ref, though its member or its record may be lost. An equal record alone
+-- is left from a claim that was refused in its middle.
+function index.is_taken(ref, record)
+  local found = redis.call('HGET', run.firingdata, ref)
+  return redis.call('ZSCORE', run.firing, ref) or found and found ~= record
+end
 
--- fitting returns how many of some records, from the first on, have no more bytes than
--- room together: one at least. They are in data or in firingdata.
-function index.fitting(hash, names, room)
-  if not index.may_be_large() then return #names end
-  for i = 1, #names do
-    room = room - redis.call('HSTRLEN', hash, names[i])
-    if room < 0 then return math.max(i - 1, 1) end
+-- fire_if_free is fire, but returns false and adds nothing if another firing has the ref.
+function index.fire_if_free(ref, score, record)
+  if index.is_taken(ref, record) then return false end
+  index.fire(ref, score, record)
+  return true
+end
+
+-- rewrite_firings gives firings other records: each ref with its record.
+function index.rewrite_firings(records) redis.call('HSET', run.firingdata, unpack(records)) end
+
+-- rescore gives firings with records other scores: each score with its ref.
+function index.rescore(firings_by_score) redis.call('ZADD', run.firing, unpack(firings_by_score)) end
+
+-- end_firings takes firings out of the schedule. is_listed says that some may be in refused or owed.
+function index.end_firings(refs, is_listed)
+  redis.call('ZREM', run.firing, unpack(refs))
+  if is_listed then
+    redis.call('ZREM', run.prefix .. 'refused', unpack(refs))
+    owing.unlist(refs)
   end
-  return #names
+  redis.call('HDEL', run.firingdata, unpack(refs))
 end

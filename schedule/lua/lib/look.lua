@@ -7,9 +7,8 @@ function look.begin() run.names_left, run.bytes_left = NAMES, BYTES end
 -- How many are read at a time: how long they are is not known before.
 look.SLICE = 100
 
--- look returns the first members of a sorted set whose scores lie between two, many at most and
--- as many as there is room for, each followed by its score; how many they are; and whether
--- these are all.
+-- look returns the first members of a sorted set whose scores lie between two, many at most and as many as there is
+-- room for, each followed by its score; how many they are; and whether these are all.
 function look.at(name, from, to, many)
   local all, n = {}, 0
   while n < many and run.names_left > 0 and run.bytes_left > 0 do

@@ -1,8 +1,29 @@
 -- The fields of data that are of no timer: see index.lua.
 meta.FIELDS = { ':l:', ':?:', ':h:' }
 
--- meta.without takes those that a partition's data has off a number of its fields.
+-- meta.is_field reports whether a name is one of them.
+function meta.is_field(name)
+  for i = 1, #meta.FIELDS do
+    if meta.FIELDS[i] == name then return true end
+  end
+  return false
+end
+
+-- meta.without returns a number of fields of a partition's data less these.
 function meta.without(data, fields)
   for i = 1, #meta.FIELDS do fields = fields - redis.call('HEXISTS', data, meta.FIELDS[i]) end
   return fields
+end
+
+-- meta.note_contest notes that a timer may be contested from now on.
+function meta.note_contest() redis.call('HSET', run.data, ':?:', int(clock.real() + clock.REMEMBER)) end
+
+-- meta.tidy removes the fields about timers where there are no timers. Records without a member in due or firing are
+-- put back by a sweep, which has to know whether they are large.
+function meta.tidy()
+  local fields = redis.call('HLEN', run.data)
+  if fields > 0 and meta.without(run.data, fields) == 0
+    and redis.call('EXISTS', run.due, run.firing, run.firingdata) == 0 then
+    redis.call('HDEL', run.data, ':l:', ':?:')
+  end
 end

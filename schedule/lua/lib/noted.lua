@@ -1,58 +1,53 @@
--- What the functions have set in the partitions of this server of a cluster lately, in memory: a
--- sweep that asks for it need not ask each partition. It lives for as long as the library does in
--- this process, and begins anew with it, or where it cannot say what is missing.
+-- The latest due times that the functions have set on this server of a cluster, by partition, in memory: so a sweep
+-- need not ask each partition. They live as long as the library does in this process, and begin anew with it, or after
+-- a gap.
 
--- The channel on which the timerds that hear this server are told what is set, or false.
+-- The channel of the messages to the timerds that hear this server about timers that are set, or false.
 noted.channel = false
 
--- How many are kept: what a thousand timers a second that are the first of their partitions bring
--- in some seconds. It takes half a MB.
+-- How many are kept: some seconds of a thousand timers a second, each the first of its partition. They take half a MB.
 local MOST_NOTED = 8192
 
--- By how many ms the clock may go back without more ado: what is due sooner than that may be over by
--- then, and is noted again.
+-- By how many ms the clock may go back unnoticed: due times nearer than that are noted again, as they may be over.
 local BACK = 1000
 
 -- How many bytes the name of a channel has at most.
 local MOST_CHANNEL = 64
 
--- noted_since names when it began, or is nil; count is how many there were since. The last ones are in
--- noted_tags and noted_dues. first_noted has the last one of each partition. noted_at is
--- the latest time at which anything was noted or asked.
+-- noted_since is the time at which noting began, or nil, and count the number of entries since. The last entries are in
+-- noted_tags and noted_dues. first_noted has the last entry of each partition. noted_at is the latest time at which
+-- anything was noted or asked.
 local noted_since, count, noted_at, restarts = nil, 0, 0, 0
 local noted_tags, noted_dues, first_noted = {}, {}, {}
 
--- note_anew forgets what was noted: whoever asks has to look everywhere.
+-- note_anew forgets all notes: the next to ask has to look everywhere.
 local function note_anew()
-  local t = redis.call('TIME')
   restarts = restarts + 1
-  noted_since, count, noted_at, first_noted = t[1] .. t[2] .. '.' .. restarts, 0, run.now, {}
+  noted_since, count, noted_at, first_noted = int(clock.micros()) .. '.' .. restarts, 0, clock.real(), {}
 end
 
--- note notes that something in the partition is to be claimed at a time, 0 for at once. Whoever
--- knows of something that is due earlier, and not yet, learns of it by the claim of that. What is
--- due much later is found in time by those who look everywhere now and then.
+-- note notes when something in the partition is to be claimed, 0 for at once. It omits a time behind an earlier noted
+-- one that is still to come, as the claim then finds it, and times so far ahead that a sweep finds them.
 function noted.note(due)
-  if not noted_since or run.now < noted_at - BACK then note_anew() end
-  noted_at = math.max(noted_at, run.now)
+  if not noted_since or clock.real() < noted_at - BACK then note_anew() end
+  noted_at = math.max(noted_at, clock.real())
   local tag = index.tag()
   local first = first_noted[tag]
-  if due > run.now + WAKE_WITHIN or first and first > run.now + BACK and first <= due then return end
+  if due > clock.due() + WAKE_WITHIN or first and first > clock.due() + BACK and first <= due then return end
   count = count + 1
   local at = count % MOST_NOTED + 1
   noted_tags[at], noted_dues[at], first_noted[tag] = tag, due, due
 end
 
---[[ timer_noted SINCE NOTED CHANNEL
-For timerds alone: tells what the functions have set here since it was asked last, and on which
-channel of this server the timerds are told of what is set from now on. It writes nothing.
-Returns {since, noted, 1 or 0, then hash tags and due times, 0 for at once}: with the first two it
-is asked the next time. A 0 says that more may have been set than it knows: by another process or
-library, on another master, or too much. ]]
+--[[ timer_noted SINCE NOTED CHANNEL For timerds alone: returns the notes since the last call, and sets the channel of
+this server for messages about timers set from now on. It writes nothing.
+Returns {since, noted, 1 or 0, then hash tags and due times, 0 for at once}: with the first two it is asked the next
+time. A 0 says that more may have been set than it knows: by another process or library, on another master, or too much.
+]]
 local function timer_noted(_, args)
   index.begin()
-  if not noted_since or run.now < noted_at - BACK then note_anew() end
-  noted_at, noted.channel = math.max(noted_at, run.now), args[3] and #args[3] <= MOST_CHANNEL and args[3]
+  if not noted_since or clock.real() < noted_at - BACK then note_anew() end
+  noted_at, noted.channel = math.max(noted_at, clock.real()), args[3] and #args[3] <= MOST_CHANNEL and args[3]
   -- A replica that becomes the master has another id, also if it was the master before.
   local replication = redis.pcall('INFO', 'replication')
   local id = noted_since .. (type(replication) == 'string' and string.match(replication, 'master_replid:(%x+)') or '')
@@ -66,10 +61,9 @@ local function timer_noted(_, args)
   return out
 end
 
---[[ timer_moved KEY
-For timerds and their commands: notes that something in the partition of the key's slot became due
-at another time, otherwise than by the functions. Of the key itself, which anybody may choose, nothing
-is kept. It writes nothing. ]]
+--[[ timer_moved KEY For timerds and their commands: notes that something in the partition of the key's slot became due
+at another time, otherwise than by the functions. Of the key itself, which anybody may choose, nothing is kept. It
+writes nothing. ]]
 local function timer_moved(keys)
   index.begin()
   index.enter(PREFIX .. hash_tag.of(redis.call('CLUSTER', 'KEYSLOT', keys[1])) .. SUFFIX)

@@ -1,9 +1,8 @@
--- partition.open opens the index of a timer, which is in the slot of the timer's
--- key. While the slot moves from one server to another, each has only some of the keys;
--- an access to a key that is elsewhere would end the function in the middle of its
--- writes. So it first asks for two keys at once, of which one never exists. Redis
--- refuses that on both servers for as long as the slot moves. Then partition.open
--- returns an error reply that makes the client try again; otherwise nil.
+-- partition.open opens the index of a timer, which is in the slot of the timer's key. While the slot moves from one
+-- server to another, each has only some of the keys; an access to a key that is elsewhere would end the function in the
+-- middle of its writes. So it first asks for two keys at once; one of them never exists. Redis refuses that on both
+-- servers for as long as the slot moves. Then partition.open returns an error reply that makes the client try again;
+-- otherwise nil.
 function partition.open(key)
   index.begin()
   index.enter(PREFIX .. hash_tag.of(redis.call('CLUSTER', 'KEYSLOT', key)) .. SUFFIX)
@@ -15,13 +14,14 @@ end
 -- The flags of the functions that partition.announce_set is called by: a channel is in a slot, too.
 partition.SET_FLAGS = { 'allow-cross-slot-keys' }
 
--- partition.announce_set announces a timer that has just been set, with its key: the events of that are
--- explained, but for one that may be contested, which is to learn of them. due_text is due as int
--- writes it. A timerd that hears the message counts the timer. It goes to this server alone; where
--- none listens there, PUBLISH, which goes to all of them, tells of what is first to be due.
+-- partition.announce_set announces a timer that has just been set, with its key: the events of that are explained, but
+-- for one that may be contested, which is to learn of them. due_text is due as int writes it. A timerd that hears the
+-- message counts the timer. It goes to this server alone; where none listens there, PUBLISH, which goes to all of them,
+-- announces a timer that is the first to be due.
 function partition.announce_set(key, due, due_text, contested)
   noted.note(contested and 0 or due)
-  local heard = not contested and noted.channel and redis.pcall('SPUBLISH', noted.channel, index.tag() .. ' ' .. due_text .. ' 0 ' .. key) or 0
+  local heard = not contested and noted.channel
+    and redis.pcall('SPUBLISH', noted.channel, index.tag() .. ' ' .. due_text .. ' 0 ' .. key) or 0
   if type(heard) == 'number' and heard > 0 then return end
   wake.if_first(key, due)
   calls.count('timer_set')

@@ -1,13 +1,12 @@
--- partition.open opens the index of a timer. A Redis that is not a cluster has one
--- partition.
+-- partition.open opens the index of a timer. A Redis that is not a cluster has one partition.
 function partition.open() index.open(PREFIX .. SINGLE .. SUFFIX) end
 
 -- The flags of the functions that partition.announce_set is called by.
 partition.SET_FLAGS = {}
 
--- partition.announce_set announces a timer that has just been set, with its key and the database: the
--- events of that are explained. Only a timer that may be contested is to learn of them.
--- due_text is due as int writes it. A timerd that hears the message counts the timer.
+-- partition.announce_set announces a timer that has just been set, with its key and the database: the events of that
+-- are explained. Only a timer that may be contested is to learn of them. due_text is due as int writes it. A timerd
+-- that hears the message counts the timer.
 function partition.announce_set(key, due, due_text, contested)
   local database, heard = not contested and redis.pcall('GET', run.prefix .. 'database'), 0
   if type(database) == 'string' then

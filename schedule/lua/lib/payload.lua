@@ -1,10 +1,9 @@
 -- A hash of more fields is too large, whatever is in them.
 payload.MAX_FIELDS = 1000
 
--- is_large tells of a hash that it cannot be a payload, without reading it. Redis counts
--- the bytes of at most MAX_FIELDS names and values; what it adds to them for itself is
--- less than a quarter and FIELD_OVERHEAD for each field. Where it refuses, the number of
--- fields alone decides.
+-- is_large reports whether a hash is too large for a payload, without reading it. Redis counts the bytes of at most
+-- MAX_FIELDS names and values; its own share is less than a quarter of these and FIELD_OVERHEAD for each field. Where
+-- Redis refuses, the number of fields alone decides.
 local FIELD_OVERHEAD, HASH_OVERHEAD = 128, 16384
 local function is_large(key, fields, max)
   if fields > payload.MAX_FIELDS or 6 * fields > max then return true end
@@ -12,12 +11,11 @@ local function is_large(key, fields, max)
   return type(bytes) == 'number' and bytes > 1.25 * max + FIELD_OVERHEAD * fields + HASH_OVERHEAD
 end
 
--- A text is encoded in pieces of PIECE bytes, each of which may take six: so no more is encoded than
--- there is room for.
+-- A text is encoded in pieces of PIECE bytes; each byte may take six: so no more is encoded than there is room for.
 local PIECE = 16384
 
--- add_text adds a text to parts of JSON. It returns how much room is left, which is below 0 where the
--- text does not fit.
+-- add_text adds a text to parts of JSON. It returns how much room is left, which is below 0 where the text does not
+-- fit.
 local function add_text(parts, text, room)
   if #text <= PIECE then
     parts[#parts + 1] = cjson.encode(text)
@@ -33,8 +31,8 @@ local function add_text(parts, text, room)
   return room
 end
 
--- add_fields adds the names and values from first to last of a hash to parts of JSON, and returns as
--- add_text does. Some at a time, in any order, cost a third as much; few keep HGETALL's order.
+-- add_fields adds the names and values from first to last of a hash to parts of JSON, and returns as add_text does.
+-- Some at a time, in any order, cost a third as much; few keep HGETALL's order.
 local function add_fields(parts, pairs_of, first, last, in_order, room)
   local bytes = 0
   for i = first, last do bytes = bytes + #pairs_of[i] end
@@ -57,15 +55,16 @@ local function add_fields(parts, pairs_of, first, last, in_order, room)
   return room
 end
 
--- payload.of_hash writes a hash as a JSON object: in HGETALL's order, but for many fields. It returns
--- nil if that exceeds the payload limit.
+-- payload.of_hash writes a hash as a JSON object: in HGETALL's order, but for many fields. It returns nil if that
+-- exceeds the payload limit.
 local MANY_FIELDS, CHUNK = 128, 32
 function payload.of_hash(key, fields, max)
   if is_large(key, fields, max) then return nil end
   local pairs_of = redis.pcall('HGETALL', key)
   local parts, room = { '{' }, max - 2
   for first = 1, #pairs_of, 2 * CHUNK do
-    room = add_fields(parts, pairs_of, first, math.min(first + 2 * CHUNK, #pairs_of + 1) - 1, fields <= MANY_FIELDS, room)
+    room = add_fields(parts, pairs_of, first, math.min(first + 2 * CHUNK, #pairs_of + 1) - 1, fields <= MANY_FIELDS,
+      room)
     if room < 0 then return nil end
   end
   parts[#parts + 1] = '}'

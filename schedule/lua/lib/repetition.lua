@@ -4,17 +4,22 @@ function repetition.plan_ref(key, serial) return int(math.floor(serial / 1000)) 
 -- repetition.serial_of returns the serial of a key's repetition, or nil.
 function repetition.serial_of(key) return tonumber(redis.call('ZSCORE', run.prefix .. 'repeat', key) or nil) end
 
--- repetition.finish ends the repetition of a key, if serial is not nil: what is under way of it arms
--- nothing any more, and what is to be planned goes.
+-- repetition.finish ends the repetition of a key, if serial is not nil: its occurrence that is firing arms no next one,
+-- and a plan goes.
 function repetition.finish(key, serial)
   if not serial then return end
   redis.call('ZREM', run.prefix .. 'repeat', key)
   if serial < 0 then
-    local ref = repetition.plan_ref(key, -serial)
-    redis.call('ZREM', run.firing, ref)
-    redis.call('ZREM', run.prefix .. 'refused', ref)
-    redis.call('HDEL', run.firingdata, ref)
+    index.end_firings({ repetition.plan_ref(key, -serial) }, true)
   end
+end
+
+-- repetition.plan has a timerd find the next occurrence of a key's repetition, with a serial.
+function repetition.plan(key, serial, record)
+  local ref = repetition.plan_ref(key, serial)
+  index.fire(ref, '0', record)
+  owing.list({ ref })
+  redis.call('ZADD', run.prefix .. 'repeat', int(-serial), key)
 end
 
 -- repetition.cancel takes a key's own timer out of the schedule, and ends its repetition.

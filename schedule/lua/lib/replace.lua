@@ -1,22 +1,22 @@
--- replace.find_way looks at what a new timer of a key replaces. It returns false if exists, NX or XX or nil, says
--- no; else true, whether the key may have a contested timer, and of a pending timer that is due already when
--- it was due and when the key runs out.
+-- replace.find_way looks at the timer that a new one of a key replaces. It returns false if exists, NX or XX or nil,
+-- forbids it; else true, whether the key may have a contested timer, and of a pending timer that is due already when it
+-- was due and when the key runs out.
 function replace.find_way(key, exists)
   local scores = redis.call('ZMSCORE', run.due, key, ':?:' .. key)
   local was = tonumber(scores[1] or nil)
   if was or exists then
     local at = ttl.read(key)
-    local live = at == -1 or at > run.now
-    if at == -2 and was and was > run.now then -- evicted, or deleted and we have not heard
+    local live = at == -1 or at > clock.due()
+    if at == -2 and was and was > clock.due() then -- evicted, or deleted and we have not heard
       live = entry.may_be_absent(redis.call('HGET', run.data, key) or ':')
     end
     if exists and not live then
       local _, state = states.first_unclaimed(key)
-      live = was ~= nil and was <= run.now or state == 'held' or state == 'owed'
-        or redis.call('ZSCORE', run.prefix .. 'repeat', key) and (not was or was <= run.now)
+      live = was ~= nil and was <= clock.due() or state == 'held' or state == 'owed'
+        or redis.call('ZSCORE', run.prefix .. 'repeat', key) and (not was or was <= clock.due())
     end
     if exists == 'NX' and live or exists == 'XX' and not live then return false end
-    if was and was <= run.now then return true, true, was, at end -- it may become contested
+    if was and was <= clock.due() then return true, true, was, at end -- it may become contested
   end
   return true, scores[2]
 end
@@ -32,13 +32,16 @@ function replace.may_replace(key, was, serial, app)
     or serial and rights.missing_all(rights.OF.ending)
 end
 
--- replace.make_way is called before a timer is set in place of what is pending of its key: it ends a repetition, if it
--- has a serial, and a timer that is due already is owed. was and at are those of replace.find_way.
+-- replace.make_way is called before a timer is set in place of its key's pending one: it ends a repetition, if there is
+-- a serial, and a timer that is due already is owed. was and at are results of replace.find_way.
 function replace.make_way(key, was, at, serial)
   if was and contest.differs(at, was) then contest.judge(key, was, 0, 0) elseif was then firings.owe(key, was) end
   repetition.finish(key, serial)
 end
 
--- present returns when an instant that has passed is due: now; or in the next ms, if another timer of
--- the key may have the id of a firing that is due now.
-function replace.present(key) return (index.pending(key) == run.now or firings.age(key) == 0) and run.now + 1 or run.now end
+-- present returns when an instant that has passed is due: now; or in the next ms, if another timer of the key may have
+-- the id of a firing that is due now.
+function replace.present(key)
+  local now = clock.due()
+  return (index.pending(key) == now or firings.age(key) == 0) and now + 1 or now
+end

@@ -1,4 +1,4 @@
--- What the score of a firing says, in ms:
+-- The score of a firing, in ms:
 --   0                    it is owed, and nobody has claimed it
 --   a whole number       it is claimed until then
 --   HELD + its due time  it is held, see holds.lua
@@ -10,16 +10,15 @@
 -- scores.at writes a score with a fraction.
 function scores.at(ms, fraction) return string.format('%.2f', math.floor(ms) + fraction) end
 
--- scores.is_unclaimed tells by its score that nobody has claimed a firing; scores.may_be_published, that it
--- was given back by somebody who may have published it; scores.is_free, that nobody has claimed it
--- and nobody can have published it. What is held is free.
+-- scores.is_unclaimed reports by its score whether nobody has claimed a firing; scores.may_be_published, whether it was
+-- given back by somebody who may have published it; scores.is_free, whether nobody has claimed it and nobody can have
+-- published it. A held firing is free.
 function scores.is_unclaimed(score) return score == 0 or score % 1 ~= 0 or score >= HELD end
 function scores.may_be_published(score) return score % 1 == PERHAPS end
 function scores.is_free(score) return scores.is_unclaimed(score) and not scores.may_be_published(score) end
 
--- scores.due_of_free returns the due time by which a claim asks whether a free firing is held. What a
--- resume has released stays so, as does what had a pause since: an infinite one lies within no
--- resume.
+-- scores.due_of_free returns the due time by which a claim asks whether a free firing is held. A firing that a resume
+-- has released stays so, also after a pause: an infinite due time lies within no resume.
 function scores.due_of_free(ref, score)
   return score % 1 ~= 0 and math.huge or tonumber(string.match(ref, '^%d+'))
 end

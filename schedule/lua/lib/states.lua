@@ -1,9 +1,7 @@
--- At most so many owed firings are cancelled by one call: it takes 3 ms if their payloads
--- are of the largest size.
+-- At most so many owed firings are cancelled by one call: it takes 3 ms if their payloads are of the largest size.
 local MOST_CANCELLED = 300
 
--- states.of returns the state of a firing that is not settled, or nil; whether somebody has
--- claimed it; and its score.
+-- states.of returns the state of a firing that is not settled, or nil; whether somebody has claimed it; and its score.
 function states.of(ref)
   local score = tonumber(redis.call('ZSCORE', run.firing, ref) or nil)
   if not score then return nil end
@@ -12,16 +10,11 @@ end
 
 local function holds_nothing() return false end
 
--- holding returns a function that tells of a key and its due time whether the next claim holds
--- such a timer.
-function states.holding()
-  local _, is_held = holds.read(redis.call('HGET', run.data, ':h:') or nil)
-  return is_held or holds_nothing
-end
+-- holding returns a function that reports whether the next claim holds a timer, by its key and its due time.
+function states.holding() return holds.of(run.data) or holds_nothing end
 
--- states.first_unclaimed returns the ref of a key's first held firing, else of its first owed one, or
--- else of one that was given back though perhaps published, and its state; or nil. What is
--- owed is held if the next claim holds it.
+-- states.first_unclaimed returns the ref of a key's first held firing, else of its first owed one, or else of one that
+-- was given back though perhaps published, and its state; or nil. An owed one is held if the next claim holds it.
 function states.first_unclaimed(key)
   local refs, owed, given, is_held = firings.given(key), nil, nil, nil
   for i = 1, #refs do
@@ -37,9 +30,9 @@ function states.first_unclaimed(key)
   return owed or given, owed and 'owed' or given and 'firing' or nil
 end
 
--- end_with ends the repetition of a key if its occurrence is among firings that are cancelled: else
--- nothing would go on with it. What is pending may be a client's own timer, which stays. The
--- occurrence is among the last ones, so no more payload is read than a call may read.
+-- end_with ends the repetition of a key if its occurrence is among firings that are cancelled: else nothing would go on
+-- with it. A client's own pending timer stays. The occurrence is among the last ones, so no more payload is read than a
+-- call may read.
 local function end_with(refs, key)
   local serial = redis.call('ZSCORE', run.prefix .. 'repeat', key)
   if not serial or entry.is_occurrence_of(redis.call('HGET', run.data, key) or 'm:', serial) then return end
@@ -51,9 +44,8 @@ local function end_with(refs, key)
   end
 end
 
--- states.cancel_owed cancels those of a key's firings.given that are held or owed and were due within some
--- time. It returns how many, whether there are more, and whether others were given back though perhaps
--- published: these stay.
+-- states.cancel_owed cancels a key's held and owed firings, of refs by firings.given, that were due within some time.
+-- It returns how many, whether there are more, and whether others were given back though perhaps published: these stay.
 function states.cancel_owed(key, refs, earliest, latest)
   local owed, done, more, given = {}, {}, false, false
   for i = 1, #refs do
@@ -69,27 +61,25 @@ function states.cancel_owed(key, refs, earliest, latest)
       end
     elseif stays then
       given = true
+    else
+      done[#done + 1] = refs[i]
     end
-    if not stays then done[#done + 1] = refs[i] end
   end
   if #owed > 0 then
     end_with(owed, key)
-    redis.call('ZREM', run.firing, unpack(owed))
-    redis.call('ZREM', run.prefix .. 'refused', unpack(owed))
-    redis.call('HDEL', run.firingdata, unpack(owed))
+    index.end_firings(owed, true)
   end
-  if #done > 0 then owing.unlist(run.prefix, done) end
+  if #done > 0 then owing.unlist(done) end
   return #owed, more, given
 end
 
--- states.first_beside returns of what is left beside a key's timers the first that is pending, or
--- else the first that is due: its member, its due time and its state; or nil. What was set
--- aside is due.
+-- states.first_beside returns the first pending timer beside a key's own, or else the first due one: its member, its
+-- due time and its state; or nil. A timer that was set aside is due.
 function states.first_beside(key)
   local members, late, late_due = beside.members(key, 0, beside.MOST), nil, nil
   for i = 1, #members do
     local due = tonumber(string.match(members[i], '^:s?(%d+)'))
-    if due > run.now then return members[i], due, 'pending' end
+    if due > clock.due() then return members[i], due, 'pending' end
     if not late or due < late_due then late, late_due = members[i], due end
   end
   return late, late_due, late and 'owed'

@@ -1,7 +1,6 @@
--- The value of a trigger key that timerd wrote begins with this mark: the payload is in
--- the index. The mark's other digits depend on the key, so that RENAME and COPY do not
--- pass one timer's mark off as another's. The whole is an integer of 64 bits, which Redis
--- keeps in 16 bytes; as text it would take 32 to 64. INCR and DECR leave what it begins with.
+-- The value of a trigger key that timerd wrote begins with this mark: the payload is in the index. The mark's other
+-- digits depend on the key, so that RENAME and COPY do not pass one timer's mark off as another's. The whole is an
+-- integer of 64 bits, which Redis keeps in 16 bytes; as text it would take 32 to 64. INCR and DECR leave its beginning.
 local MARK, MARK_BYTES = '-80116109100', 20
 
 -- mark returns the value of the trigger key of a timer that timerd wrote.
@@ -12,14 +11,14 @@ function trigger.mark(key) return MARK .. (10000000 + tonumber(string.sub(redis.
 -- was counted up.
 local KEPT = 10
 
--- may_have_mark tells whether a value may have kept enough of a mark. It is quick, because nearly all have not.
+-- may_have_mark reports whether a value may have kept enough of a mark. It is quick, because nearly all have not.
 local function may_have_mark(value)
   if #value < MARK_BYTES then return false end
   local from = MARK_BYTES - KEPT + 1
   return string.byte(value) == string.byte(MARK) or string.sub(value, from, #MARK) == string.sub(MARK, from)
 end
 
--- has_rest_of tells whether the first bytes of a value are the rest of a mark.
+-- has_rest_of reports whether the first bytes of a value are the rest of a mark.
 local function has_rest_of(own, value)
   if string.sub(value, 1, #MARK) == MARK then return true end
   local first, last = 0, 0
@@ -28,12 +27,12 @@ local function has_rest_of(own, value)
   return first + last >= KEPT
 end
 
--- How many bytes of values trigger.record_of has read. A field of a hash counts as
--- FIELD_BYTES, which take as long. This bounds a call on several keys.
+-- How many bytes of values trigger.record_of has read. A field of a hash counts as FIELD_BYTES, which take as long.
+-- This bounds a call on several keys.
 local FIELD_BYTES = 512
 
--- trigger.record_of returns the record that a live trigger key stands for. It returns nil if
--- the key says nothing of the payload: it has its mark, or timerd may not read it.
+-- trigger.record_of returns the record that a live trigger key stands for. It returns nil if the key says nothing of
+-- the payload: it has its mark, or timerd may not read it.
 function trigger.record_of(key, max)
   local value = redis.pcall('GETRANGE', key, 0, max + MARK_BYTES)
   if type(value) == 'table' then
@@ -41,7 +40,8 @@ function trigger.record_of(key, max)
     local fields = redis.pcall('HLEN', key) -- fails for a value of any other type
     if type(fields) ~= 'number' then return 'm:' end
     value = payload.of_hash(key, fields, max)
-    run.spent = run.spent + FIELD_BYTES * math.min(fields, payload.MAX_FIELDS) + (value and #value or fields <= payload.MAX_FIELDS and max or 0)
+    local bytes = value and #value or fields <= payload.MAX_FIELDS and max or 0
+    run.spent = run.spent + FIELD_BYTES * math.min(fields, payload.MAX_FIELDS) + bytes
     return value and ':' .. value or 'l:'
   end
   run.spent = run.spent + #value
@@ -58,25 +58,21 @@ function trigger.record_of(key, max)
   return ':' .. value
 end
 
--- upsert makes the index agree with a live trigger key that runs out at the time at.
--- was is when the index has it due, or nil. It returns 1 for a new timer, 2
--- for one whose due time changed, 0 otherwise. The record of a timer that due has lost is better than none.
+-- upsert makes the index agree with a live trigger key that runs out at the time at. was is when the index has it due,
+-- or nil. It returns 1 for a new timer, 2 for one whose due time changed, 0 otherwise. The record of a timer that due
+-- has lost is better than none.
 function trigger.upsert(key, was, at, max)
   local record = trigger.record_of(key, max)
   if not was then
-    record = record or redis.call('HGET', run.data, key) or 'm:'
-    index.note_size(record)
-    redis.call('ZADD', run.due, at, key)
-    redis.call('HSET', run.data, key, record)
+    index.put(key, at, record or redis.call('HGET', run.data, key) or 'm:')
     return 1
   end
   local current = record and redis.call('HGET', run.data, key)
   if record and current ~= record then
     if current and entry.is_repeating(current) then record = entry.with_value(current, record) end
-    index.note_size(record)
-    redis.call('HSET', run.data, key, record)
+    index.rewrite(key, record)
   end
   if was == at then return 0 end
-  redis.call('ZADD', run.due, at, key)
+  index.redate(key, at)
   return 2
 end

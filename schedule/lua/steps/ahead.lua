@@ -1,27 +1,38 @@
 #!lua flags=allow-oom,allow-cross-slot-keys,no-writes
---[[ ahead looks for partitions with times that only a clock can have written that was ahead. It writes
-nothing.
+--[[ ahead looks for partitions with times that only a clock can have written that was ahead. It writes nothing.
 ARGV    1  by how many ms that clock was ahead, at least
         2  how long the longest claim or pause lasts, in ms
         then the hash tags of the partitions
-Returns two lists of hash tags: of partitions with repetitions whose serials are of later than now,
-as their next occurrences were armed by that clock; and of partitions with claims, pauses or tombstones that
-may be of later than now. ]]
+Returns two lists of hash tags: of partitions with repetitions whose serials are of later than now, as their next
+occurrences were armed by that clock; and of partitions with claims, pauses or tombstones that may be of later than now.
+]]
+
+-- counts reports whether a sorted set has scores between two others. It reports false if the set is not here, because
+-- its slot is moving.
+local function counts(key, from, to)
+  local n = redis.pcall('ZCOUNT', key, from, to)
+  return type(n) == 'number' and n > 0
+end
+
+-- is_whole reports whether a partition is here as a whole.
+local function is_whole(prefix)
+  return type(redis.pcall('EXISTS', prefix .. 'repeat', prefix .. 'firing', prefix .. 'fired', prefix)) == 'number'
+end
 
 function steps.ahead(KEYS, ARGV)
-  local now, by = clock.read(), tonumber(ARGV[1])
-  local serials, leases = '(' .. int((now + by) * 1000), '(' .. int(now + by + tonumber(ARGV[2]))
-  local tombstones = '(' .. int(now + by + clock.REMEMBER)
+  index.begin()
+  local by = tonumber(ARGV[1])
+  local serials, leases = '(' .. int((clock.real() + by) * 1000), '(' .. int(clock.due() + by + tonumber(ARGV[2]))
+  local tombstones = '(' .. int(clock.real() + by + clock.REMEMBER)
   local repeating, others = {}, {}
   for i = 3, #ARGV do
     local prefix = PREFIX .. ARGV[i] .. SUFFIX -- never exists, see index.lua
-    local here = redis.pcall('EXISTS', prefix .. 'repeat', prefix .. 'firing', prefix .. 'fired', prefix)
-    if type(here) ~= 'table' and here > 0 then
-      if redis.call('ZCOUNT', prefix .. 'repeat', serials, '+inf') > 0 then repeating[#repeating + 1] = ARGV[i] end
-      if redis.call('ZCOUNT', prefix .. 'firing', leases, '(' .. HELD_TEXT) > 0
-        or redis.call('ZCOUNT', prefix .. 'fired', tombstones, '+inf') > 0 then
-        others[#others + 1] = ARGV[i]
-      end
+    local armed = counts(prefix .. 'repeat', serials, '+inf')
+    local claimed = counts(prefix .. 'firing', leases, '(' .. HELD_TEXT)
+      or counts(prefix .. 'fired', tombstones, '+inf')
+    if (armed or claimed) and is_whole(prefix) then
+      if armed then repeating[#repeating + 1] = ARGV[i] end
+      if claimed then others[#others + 1] = ARGV[i] end
     end
   end
   return { repeating, others }

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom,allow-cross-slot-keys,no-writes
---[[ apps collects the known apps of many partitions of one server of a cluster. It
-writes nothing. A partition whose slot is moving may be left out.
+--[[ apps collects the known apps of many partitions of one server of a cluster. It writes nothing. A partition whose
+slot is moving may be left out.
 ARGV    the hash tags of the partitions
 Returns for each app its name and since when it is known, in ms. ]]
 

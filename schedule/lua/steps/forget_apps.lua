@@ -1,6 +1,6 @@
 #!lua flags=allow-oom,allow-cross-slot-keys
---[[ forget_apps forgets all apps of those of many partitions of one server of a cluster
-that have no pending timers. It leaves out a partition that is not here.
+--[[ forget_apps forgets all apps of those of many partitions of one server of a cluster that have no pending timers. It
+leaves out a partition that is not here.
 ARGV    the hash tags of the partitions
 Returns 0.
 If its reply is lost: again it forgets no others. ]]

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
---[[ hearing notes on a server that a timerd hears its events, and returns the other listeners. It asks Redis how
-many are subscribed by a message without content, which the listeners ignore: PUBLISH takes no right that timerd
-does not have.
+--[[ hearing notes on a server that a timerd hears its events, and returns the other listeners. It asks Redis how many
+are subscribed by a message without content, which the listeners ignore: PUBLISH takes no right that timerd does not
+have.
 KEYS    1  the set of the server's listeners, each "group id"
 ARGV    1  the timerd's instance id
         2  its group, which listens to the same
@@ -9,15 +9,15 @@ ARGV    1  the timerd's instance id
         4  for how many ms that is believed
         5  how many ms ahead of now a sign may be
         6  the channel of claims
-Returns {how many are subscribed to that channel, or -1 if Redis refuses to tell, the ids of the group's
-listeners}.
+Returns {how many are subscribed to that channel, or -1 if Redis refuses to tell, the ids of the group's listeners}.
 If its reply is lost: again it notes a later sign. ]]
 
 -- For how many times as long as it is believed the set is kept: its slot may move, and then nobody looks there.
 local KEPT = 10
 
 function steps.hearing(KEYS, ARGV)
-  local now = clock.read()
+  index.begin()
+  local now = clock.real()
   local own, believed = ARGV[2] .. ' ' .. ARGV[1], tonumber(ARGV[4])
   if ARGV[3] == '1' then
     redis.call('ZADD', KEYS[1], now, own)

@@ -1,27 +1,27 @@
 #!lua flags=allow-oom
---[[ heartbeat notes a sign of life of a timerd, with what it says of itself, and moves the silent to a set of
-their own, where they stay until they are heard of again, for a day at most. A timerd that was itself without an
-answer of late moves nobody: after an outage of Redis all seem silent to the first one. A sign of life of later than
-now is of a clock that was ahead, and forgotten: a living timerd sends the next one.
+--[[ heartbeat notes a sign of life of a timerd, with its description, and moves the silent to a set of their own, where
+they stay until they are heard of again, for a day at most. A timerd that was itself without an answer of late moves
+nobody: after an outage of Redis all seem silent to the first one. A sign of life of later than now is of a clock that
+was ahead, and forgotten: a living timerd sends the next one.
 KEYS    1  the set of timerds at work: the keys themselves and not their partition's
            prefix, because the call may follow them with ASKING while their slot moves
-        2  the hash of what they say of themselves
-        3  the hash of what they have counted
+        2  the hash of their descriptions
+        3  the hash of their counts
         4  the set of timerds unable to publish
         5  the set of the silent, scored by their last sign of life
 ARGV    1  the timerd's instance id
         2  after how many ms of silence one is dead
-        3  what it says of itself, nearly always the same
-        4  what it has counted, or an empty string to leave that
+        3  its description, nearly always the same
+        4  its counts, or an empty string to leave those
         5  1 if it cannot publish now, else 0
         6  how many ms ahead of now a sign of life may be
         7  1 if each of its heartbeats was answered for as long as makes another one dead, else 0
-Returns two lists of ids, each sorted: of the living able to publish, and of the others; then 1 if the others had
-found this timerd silent, else 0.
+Returns two lists of ids, each sorted: of the living able to publish, and of the others; then 1 if the others had found
+this timerd silent, else 0.
 If its reply is lost: again it notes a later sign of life. ]]
 
--- Of how many timerds it is kept what they say. If there is more, somebody else has written
--- there: all of it is forgotten, and they say it again.
+-- How many timerds' descriptions are kept. If there are more, somebody else has written there: all are forgotten, and
+-- the timerds send theirs again.
 local MOST = 1000
 -- How many silent timerds are kept, those seen last, and for how many ms.
 local MOST_SILENT, SILENT_FOR = 100, 24 * 3600 * 1000
@@ -49,7 +49,8 @@ local function forget_dead(hash, alive)
 end
 
 function steps.heartbeat(KEYS, ARGV)
-  local now = clock.read()
+  index.begin()
+  local now = clock.real()
   local dead, ahead = int(now - tonumber(ARGV[2])), '(' .. int(now + tonumber(ARGV[6]))
   local changes = redis.call('ZREMRANGEBYSCORE', KEYS[1], ahead, '+inf') + redis.call('ZADD', KEYS[1], now, ARGV[1])
   if ARGV[7] == '1' then changes = changes + move_silent(KEYS[1], KEYS[5], now, dead) end

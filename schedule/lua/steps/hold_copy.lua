@@ -1,13 +1,13 @@
 #!lua flags=allow-oom,allow-cross-slot-keys
---[[ hold_copy brings the copies of the list of holds up to date in many partitions of one
-server. A copy that is newer stays, and the partition that has the list has no older copy: else
-one that comes late would bring back a hold that has ended.
+--[[ hold_copy brings the copies of the list of holds up to date in many partitions of one server. A copy that is newer
+stays, and the partition that has the list has no older copy: else one that comes late would bring back a hold that has
+ended.
 ARGV    1  the generation of the list
         2  the list without it, as in holds.lua, or "none" if there are no holds: then there
            are to be no copies
         then the hash tags of the partitions
-Returns {the newest generation of a copy, then the hash tags of partitions that are not
-here as a whole, because their slots are moving: their copies are as they were}.
+Returns {the newest generation of a copy, then the hash tags of partitions that are not here as a whole, because their
+slots are moving: their copies are as they were}.
 If its reply is lost, or only some copies were written: again it writes the rest. ]]
 
 function steps.hold_copy(KEYS, ARGV)

@@ -1,6 +1,5 @@
 #!lua flags=allow-oom
---[[ hold_draw draws times at which timers of a resume at a rate may fire. Nobody draws the
-same times again.
+--[[ hold_draw draws times at which timers of a resume at a rate may fire. Nobody draws the same times again.
 KEYS    1  the prefix of the partition that has the list of holds
 ARGV    1  the namespace
         2  the earliest time for the first one, in ms

@@ -4,11 +4,10 @@ ARGV    1  up to which due time, in ms, timers of a namespace that nobody has lo
            to be told of; 0: of none
      2, 3, 4  app, module and type of the namespace, empty for any
         then the hash tags of the partitions
-Returns for each partition that has something its hash tag and how many timers are held
-there, of any namespace, with half a one more if there are others of this one that became due
-until then and that no claim has looked at, as text; -1 for one that is not here as a whole,
-because its slot is moving. Where so many of others wait that not all were looked at
-(look.lua), some may be of the namespace, and count so. ]]
+Returns for each partition that has something its hash tag and how many timers are held there, of any namespace, with
+half a one more if there are others of this one that became due until then and that no claim has looked at, as text; -1
+for one that is not here as a whole, because its slot is moving. Where so many of others wait that not all were looked
+at (look.lua), some may be of the namespace, and count so. ]]
 
 local function of_due(member, score) return string.match(member, '^:[^:]*:(.*)$') or member, tonumber(score) end
 
@@ -20,7 +19,7 @@ end
 function steps.hold_look(KEYS, ARGV)
   index.begin()
   look.begin()
-  local cutoff, app, module, typ = math.min(tonumber(ARGV[1]), run.now), ARGV[2], ARGV[3], ARGV[4]
+  local cutoff, app, module, typ = math.min(tonumber(ARGV[1]), clock.due()), ARGV[2], ARGV[3], ARGV[4]
   local out = {}
 
   local function is_meant(key)
@@ -28,8 +27,8 @@ function steps.hold_look(KEYS, ARGV)
     return a ~= nil and (app == '' or app == a) and (module == '' or module == m) and (typ == '' or typ == t)
   end
 
-  -- has_unseen tells whether the first members of a sorted set, up to a score, have one that is
-  -- meant. read returns the key and the due time of a member and its score.
+  -- has_unseen reports whether one of the first members of a sorted set, up to a score, is of the namespace. read
+  -- returns the key and the due time of a member and its score.
   local function has_unseen(name, last, read)
     local listed, n, all = look.at(name, '-inf', int(last), math.huge)
     local due
@@ -50,8 +49,8 @@ function steps.hold_look(KEYS, ARGV)
     if type(here) == 'table' then
       count = -1
     elseif here > 0 then
-      count = redis.call('ZCOUNT', firing, HELD_TEXT, '+inf')
-      if cutoff > 0 and (has_unseen(due, cutoff, of_due) or has_unseen(firing, 0, of_firing)) then count = count + 0.5 end
+      local unseen = cutoff > 0 and (has_unseen(due, cutoff, of_due) or has_unseen(firing, 0, of_firing))
+      count = redis.call('ZCOUNT', firing, HELD_TEXT, '+inf') + (unseen and 0.5 or 0)
     end
     if count and count ~= 0 then out[#out + 1], out[#out + 2] = ARGV[i], string.format('%.1f', count) end
   end

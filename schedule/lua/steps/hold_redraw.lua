@@ -1,6 +1,6 @@
 #!lua flags=allow-oom,allow-cross-slot-keys
---[[ hold_redraw holds timers of a namespace again that a resume at a rate has given times which were
-drawn by a clock that was ahead, in many partitions of one server.
+--[[ hold_redraw holds timers of a namespace again that a resume at a rate has given times which were drawn by a clock
+that was ahead, in many partitions of one server.
 ARGV    1  the generation of the list of holds that the caller goes by
      2, 3, 4  app, module and type of the namespace, empty for any
         5  up to which due time the resume gives times
@@ -8,16 +8,17 @@ ARGV    1  the generation of the list of holds that the caller goes by
         7  how many of each partition to pass over
         8  how many of each to look at
         then the hash tags of the partitions
-Returns {how many are held again, how many were looked at of the partition with most, how many
-partitions are not here as a whole, or have another list}.
+Returns {how many are held again, how many were looked at of the partition with most, how many partitions are not here
+as a whole, or have another list}.
 If its reply is lost: they are held. ]]
 
 function steps.hold_redraw(KEYS, ARGV)
-  local now, cutoff = clock.read(), tonumber(ARGV[5])
-  local after, moved, looked, missing = '(' .. int(now + tonumber(ARGV[6])), 0, 0, 0
+  index.begin()
+  local cutoff = tonumber(ARGV[5])
+  local after, moved, looked, missing = '(' .. int(clock.due() + tonumber(ARGV[6])), 0, 0, 0
 
-  -- is_drawn tells of a firing that its time is one that was drawn. What a shift has left without a
-  -- trigger key waits for its own due time.
+  -- is_drawn reports whether a firing has its time from a draw. A shifted timer without a trigger key waits for its own
+  -- due time.
   local function is_drawn(ref, score)
     local due, a, m, t = string.match(ref, '^(%d+):%d*:([^:]*):([^:]*):([^:]*):')
     return a and score % 1 == FREED and tonumber(due) <= cutoff and tonumber(due) ~= math.floor(score)
@@ -25,23 +26,23 @@ function steps.hold_redraw(KEYS, ARGV)
   end
 
   for i = 9, #ARGV do
-    local prefix = PREFIX .. ARGV[i] .. SUFFIX -- never exists, see index.lua
-    local here = redis.pcall('EXISTS', prefix .. 'firing', prefix)
+    index.enter(PREFIX .. ARGV[i] .. SUFFIX) -- never exists, see index.lua
+    local here = redis.pcall('EXISTS', run.firing, run.prefix)
     if type(here) == 'table' then
       missing = missing + 1
     elseif here > 0 then
-      local listed = redis.call('ZRANGE', prefix .. 'firing', after, '(' .. HELD_TEXT, 'BYSCORE', 'LIMIT', ARGV[7], ARGV[8], 'WITHSCORES')
+      local listed = redis.call('ZRANGE', run.firing, after, '(' .. HELD_TEXT, 'BYSCORE', 'LIMIT', ARGV[7], ARGV[8],
+        'WITHSCORES')
       local held = {}
       for j = 1, #listed, 2 do
         if is_drawn(listed[j], tonumber(listed[j + 1])) then
           held[#held + 1], held[#held + 2] = int(HELD + tonumber(string.match(listed[j], '^%d+'))), listed[j]
         end
       end
-      local generation = string.match(redis.call('HGET', prefix .. 'data', ':h:') or '0', '^%d+')
-      if #held > 0 and generation ~= ARGV[1] then
+      if #held > 0 and not holds.is_current(ARGV[1]) then
         missing = missing + 1
       elseif #held > 0 then
-        redis.call('ZADD', prefix .. 'firing', unpack(held))
+        index.rescore(held)
         moved = moved + #held / 2
       end
       looked = math.max(looked, #listed / 2)

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
---[[ hold_release releases held timers of a namespace that no other hold covers: they are owed
-from then on, with their due times.
+--[[ hold_release releases held timers of a namespace that no other hold covers: they are owed from then on, with their
+due times.
 KEYS    1  the partition's prefix
 ARGV    1  the generation of the list of holds that the caller goes by
      2, 3, 4  app, module and type of the namespace, empty for any
@@ -13,40 +13,29 @@ ARGV    1  the generation of the list of holds that the caller goes by
        10  how much later that is for each further one, in ms
        11  1 if they become dead letters, else 0
        then the rivals, see holds.lua
-Returns {how many were released, how many of these at times of their own, where to go on: two
-numbers as text, 1 if these were the last ones, else 0, and how many another hold keeps of those
-that were looked at}; or {-1} if the partition's copy of the list is of another generation. While the namespace is in that list until the resume is
-over, the FREED in the score (scores.lua) tells claims that a timer was released.
+Returns {how many were released, how many of these at times of their own, where to go on: two numbers as text, 1 if
+these were the last ones, else 0, and how many of the timers looked at another hold keeps}; or {-1} if the partition's
+copy of the list is of another generation. While the namespace is in that list until the resume is over, the FREED in
+the score (scores.lua) tells claims that a timer was released.
 If its reply is lost: the timers are released. The times that they have are used up. ]]
 
-function steps.hold_release(KEYS, ARGV)
-  index.open(KEYS[1])
-  if not holds.is_current(ARGV[1]) then return { -1 } end
-  local cutoff, first, interval = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[10])
-  local refs, score, skip, last, kept = held.find(ARGV, 12, ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), cutoff)
-  -- What is owed at once the next claim would hold again where a rival's cutoff covers it, too.
-  local at_once = (ARGV[11] == '1' or #ARGV > 11) and scores.at(0, FREED) or '0'
-
-  -- mark_dead has timers become dead letters. It returns for how many there was room.
-  local function mark_dead()
-    local fits = index.fitting(run.firingdata, refs, BUDGET)
-    local records, marked = redis.call('HMGET', run.firingdata, unpack(refs, 1, fits)), {}
-    for i = 1, fits do
-      if tonumber(string.match(refs[i], '^%d+')) <= cutoff then
-        marked[#marked + 1], marked[#marked + 2] = refs[i], entry.add_flag(records[i] or 'm:', 'h')
-      end
+-- mark_dead has timers that were due until a cutoff become dead letters. It returns for how many there was room.
+local function mark_dead(refs, cutoff)
+  local fits = sizes.fitting(run.firingdata, refs, BUDGET)
+  local records, marked = redis.call('HMGET', run.firingdata, unpack(refs, 1, fits)), {}
+  for i = 1, fits do
+    if tonumber(string.match(refs[i], '^%d+')) <= cutoff then
+      marked[#marked + 1], marked[#marked + 2] = refs[i], entry.add_flag(records[i] or 'm:', 'h')
     end
-    if #marked > 0 then redis.call('HSET', run.firingdata, unpack(marked)) end
-    return fits
   end
+  if #marked > 0 then index.rewrite_firings(marked) end
+  return fits
+end
 
-  local count, timed = #refs, 0
-  if count > 0 and ARGV[11] == '1' then
-    count = mark_dead()
-    -- The rest is found again from the same place.
-    if count < #refs then score, skip, last, kept = tonumber(ARGV[5]), tonumber(ARGV[6]), false, 0 end
-  end
-  local freed = {}
+-- free_some frees count timers at once; but if first is not 0, the timers due until the cutoff at times of their own:
+-- the first at that time, each further one an interval later. It returns how many have such times.
+local function free_some(refs, count, cutoff, at_once, first, interval)
+  local freed, timed = {}, 0
   for i = 1, count do
     local at = at_once
     if first > 0 and tonumber(string.match(refs[i], '^%d+')) <= cutoff then
@@ -56,8 +45,26 @@ function steps.hold_release(KEYS, ARGV)
     freed[2 * i - 1], freed[2 * i] = at, refs[i]
   end
   if count > 0 then
-    redis.call('ZADD', run.firing, unpack(freed))
+    index.rescore(freed)
     wake.at(timed == count and math.floor(first) or 0)
   end
+  return timed
+end
+
+function steps.hold_release(KEYS, ARGV)
+  index.open(KEYS[1])
+  if not holds.is_current(ARGV[1]) then return { -1 } end
+  local cutoff, from, passed = tonumber(ARGV[8]), tonumber(ARGV[5]), tonumber(ARGV[6])
+  local refs, score, skip, last, kept = held.find(ARGV, 12, ARGV[2], ARGV[3], ARGV[4], from, passed, tonumber(ARGV[7]),
+    cutoff)
+  local count = #refs
+  if count > 0 and ARGV[11] == '1' then
+    count = mark_dead(refs, cutoff)
+    -- The rest is found again from the same place.
+    if count < #refs then score, skip, last, kept = from, passed, false, 0 end
+  end
+  -- Where a rival's cutoff covers it, too, the next claim would hold a timer again that is owed at once.
+  local at_once = (ARGV[11] == '1' or #ARGV > 11) and scores.at(0, FREED) or '0'
+  local timed = free_some(refs, count, cutoff, at_once, tonumber(ARGV[9]), tonumber(ARGV[10]))
   return { count, timed, int(score), int(skip), last and 1 or 0, kept }
 end

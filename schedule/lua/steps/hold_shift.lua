@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
---[[ hold_shift sets held timers of a namespace again, each as much later as it was held for,
-where no other hold covers them: with their trigger keys, or beside newer timers of these.
+--[[ hold_shift sets held timers of a namespace again, each as much later as it was held for, where no other hold covers
+them: with their trigger keys, or beside newer timers of these.
 KEYS    1  the partition's prefix
 ARGV    1  the generation of the list of holds that the caller goes by
      2, 3, 4  app, module and type of the namespace, empty for any
@@ -9,42 +9,40 @@ ARGV    1  the generation of the list of holds that the caller goes by
         8  up to which due time they are set again; what became due later is owed at once
         9  by how many ms they are shifted
         then the rivals, see holds.lua
-Returns {how many were released, 0, where to go on: two numbers as text, 1 if these were the
-last ones, else 0, and how many another hold keeps of those that were looked at}; or {-1} if the partition's copy of the list is of another generation.
+Returns {how many were released, 0, where to go on: two numbers as text, 1 if these were the last ones, else 0, and how
+many of the timers looked at another hold keeps}; or {-1} if the partition's copy of the list is of another generation.
 If its reply is lost: they are set, and no longer held. ]]
 
 function steps.hold_shift(KEYS, ARGV)
   index.open(KEYS[1])
   if not holds.is_current(ARGV[1]) then return { -1 } end
   local cutoff, by, soonest = tonumber(ARGV[8]), tonumber(ARGV[9]), nil
-  local refs, score, skip, last, kept = held.find(ARGV, 10, ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), cutoff)
+  local refs, score, skip, last, kept = held.find(ARGV, 10, ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]),
+    tonumber(ARGV[6]), tonumber(ARGV[7]), cutoff)
 
-  -- shift sets one timer again. Where that cannot be, because its new time is over or too many
-  -- wait beside its key's newer timer, it is owed, and not to be claimed before that time.
+  -- shift sets one timer again. Where that cannot be, because its new time is over or too many wait beside its key's
+  -- newer timer, it is owed, and not to be claimed before that time.
   local function shift(ref)
     local was, attempt, key = string.match(ref, '^(%d+):(%d*):(.*)$')
     local due, record = tonumber(was) + by, entry.renewed(redis.call('HGET', run.firingdata, ref) or 'm:')
-    local at = due > run.now and beside.rearm(key, due, attempt, record)
+    local at = due > clock.due() and beside.rearm(key, due, attempt, record)
     if not at then
       local owed = firings.add_retry(key, due, record, 0)
-      at = due > run.now and tonumber(string.match(owed, '^%d+')) or 0
-      redis.call('ZADD', run.firing, scores.at(at, FREED), owed)
+      at = due > clock.due() and tonumber(string.match(owed, '^%d+')) or 0
+      index.rescore({ scores.at(at, FREED), owed })
     end
     soonest = math.min(soonest or at, at)
-    redis.call('ZREM', run.firing, ref)
-    redis.call('ZREM', run.prefix .. 'refused', ref)
-    redis.call('HDEL', run.firingdata, ref)
-    owing.unlist(run.prefix, { ref })
+    index.end_firings({ ref }, true)
   end
 
   local count = #refs
   if count > 0 then
-    count = index.fitting(run.firingdata, refs, BUDGET)
+    count = sizes.fitting(run.firingdata, refs, BUDGET)
     if count < #refs then score, skip, last, kept = tonumber(ARGV[5]), tonumber(ARGV[6]), false, 0 end
   end
   for i = 1, count do
     if tonumber(string.match(refs[i], '^%d+')) > cutoff then
-      redis.call('ZADD', run.firing, #ARGV > 9 and scores.at(0, FREED) or '0', refs[i]) -- as hold_release
+      index.rescore({ #ARGV > 9 and scores.at(0, FREED) or '0', refs[i] }) -- as hold_release
       soonest = 0
     else
       shift(refs[i])

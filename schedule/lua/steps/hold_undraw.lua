@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
---[[ hold_undraw begins the times of a resume at a rate anew, once no timer has one that was drawn by a
-clock that was ahead.
+--[[ hold_undraw begins the times of a resume at a rate anew, once no timer has one that was drawn by a clock that was
+ahead.
 KEYS    1  the prefix of the partition that has the list of holds
 ARGV    1  the namespace
         2  when the next time is, in ms, as the caller has read it

@@ -1,8 +1,8 @@
 #!lua
---[[ import sets timers as timerd export has read them elsewhere: with their own due times, past or not,
-attempts, origins and repetitions, so that they fire the same events. A timer that is there already, by
-its key, due time and attempt, is left alone; so is a key that has a timer or a value of its own, unless
-the timer is due or waits beside another.
+--[[ import sets timers as timerd export has read them elsewhere: with their own due times, past or not, attempts,
+origins and repetitions, so that they fire the same events. A timer that is there already, by its key, due time and
+attempt, is left alone; so is a key that has a timer or a value of its own, unless the timer is due or waits beside
+another.
 KEYS    1  the partition's prefix
 ARGV       for each timer
         1  its key
@@ -12,45 +12,39 @@ ARGV       for each timer
         4  its attempt, flags and options, as in a record
         5  payload
         6  the serial of its repetition, or 0
-Returns for each 1; 0, it is there; -1, too many retries wait beside this key's timer; or -2, timerd may
-not write the key. Only with 1 anything was changed. An error reply for want of a right: nothing was.
+Returns for each 1; 0, it is there; -1, too many retries wait beside this key's timer; or -2, timerd may not write the
+key. Only with 1 anything was changed. An error reply for want of a right: nothing was.
 If its reply is lost: again it returns 0, also of one that has fired within REMEMBER. ]]
 
 -- add_own sets a key's own timer. The user's key comes first: if timerd may not write it, nothing has happened.
 local function add_own(key, due, record)
-  if redis.pcall('SET', key, trigger.mark(key), 'PXAT', int(due)).err then return -2 end
-  index.note_size(record)
-  redis.call('HSET', run.data, key, entry.renewed(record))
-  redis.call('ZADD', run.due, int(due), key)
+  if not ttl.try_set(key, due) then return -2 end
+  index.put(key, int(due), entry.renewed(record))
   wake.if_first(key, due)
   return 1
 end
 
 -- add_plan sets a repetition that is to be planned.
 local function add_plan(key, serial, record)
-  local ref = repetition.plan_ref(key, serial)
-  redis.call('HSET', run.firingdata, ref, record)
-  redis.call('ZADD', run.firing, '0', ref)
-  owing.list(run.prefix, { ref })
+  repetition.plan(key, serial, record)
   wake.at(0)
   return 1
 end
 
 -- add_owed has a timer be owed that is due already, and keeps its id from others, itself among them.
 local function add_owed(key, due, record)
-  index.note_size(record)
   firings.add(key, due, record, 0)
-  redis.call('ZADD', run.fired, int(run.now + clock.REMEMBER), ':i:' .. int(due) .. ':' .. key)
+  redis.call('ZADD', run.fired, int(clock.real() + clock.REMEMBER), ':i:' .. int(due) .. ':' .. key)
   wake.at(0)
   return 1
 end
 
--- add sets a timer that is not there, and returns what this step does. was is when the key's own timer is due, or nil.
+-- add sets a timer that is not there, and returns its place in the reply. was is when the key's own timer is due, or
+-- nil.
 local function add(key, due, place, record, attempt, serial, was)
-  if due <= run.now and place ~= 'plan' then return add_owed(key, due, record) end
+  if due <= clock.due() and place ~= 'plan' then return add_owed(key, due, record) end
   if place == 'beside' then
     if not beside.add(key, due, attempt, record, '') then return -1 end
-    index.note_size(record)
     wake.if_first(':' .. int(due) .. '.' .. attempt .. ':' .. key, due)
     return 1
   end
@@ -67,13 +61,14 @@ function steps.import(KEYS, ARGV)
   if refusal then return refusal end
   local out, known = {}, {}
   for i = 1, #ARGV, 6 do
-    local key, due, place, header, serial = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2], ARGV[i + 3] .. ':', tonumber(ARGV[i + 5])
+    local key, due, place, header, serial = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 2], ARGV[i + 3] .. ':',
+      tonumber(ARGV[i + 5])
     local attempt, was, result = entry.attempt(header), index.pending(key), 0
-    if not (was == due or serial > 0 and repetition.serial_of(key) or firings.is_taken(key, due, attempt)) then
+    if not (was == due or serial > 0 and repetition.serial_of(key) or ids.is_taken(key, due, attempt)) then
       result = add(key, due, place, header .. ARGV[i + 4], attempt, serial, was)
     end
     if result == 1 then
-      if serial > 0 then redis.call('ZADD', run.prefix .. 'repeat', int(place == 'plan' and -serial or serial), key) end
+      if serial > 0 and place ~= 'plan' then redis.call('ZADD', run.prefix .. 'repeat', int(serial), key) end
       local app = apps.of(key)
       if not known[app] then apps.announce(apps.unknown(app)) end
       known[app] = true

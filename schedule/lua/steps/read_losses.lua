@@ -1,10 +1,9 @@
 #!lua flags=allow-oom,allow-cross-slot-keys,no-writes
---[[ read_losses reads what tells how keys of this server may have vanished. It writes
-nothing.
+--[[ read_losses reads what tells how keys of this server may have vanished. It writes nothing.
 Returns {this server's clock in unix ms, the text of losses, how many keys ran out}. ]]
 
 function steps.read_losses(KEYS, ARGV)
-  local now = clock.read()
+  index.begin()
   local text, expired = losses.read()
-  return { now, text, expired }
+  return { clock.real(), text, expired }
 end

@@ -1,7 +1,6 @@
 #!lua flags=allow-oom
---[[ replan plans pending occurrences again that were armed by a clock that was ahead, as they were
-found. What was changed since stays as it is: by EXPIRE, by a client's own command, by a
-settlement.
+--[[ replan plans pending occurrences again that were armed by a clock that was ahead, as they were found. A timer that
+was changed since, by EXPIRE, a client's own command or a settlement, stays as it is.
 KEYS    1  the partition's prefix
 ARGV    for each its key, its serial, when it is due, when it is to be due, or 0 if that stays, and
         the option ;A= of its record from then on
@@ -10,11 +9,10 @@ If its reply is lost: they are planned again. ]]
 
 function steps.replan(KEYS, ARGV)
   index.open(KEYS[1])
-  local serial = tonumber(run.time[1]) * 1000000 + tonumber(run.time[2])
-  local done, soonest = {}, nil
+  local serial, done, soonest = clock.micros(), {}, nil
 
-  -- renumber writes a record with the serial of now, by which it is found no more, and perhaps with
-  -- another nominal time.
+  -- renumber writes a record with the serial of now, by which it is found no more, and perhaps with another nominal
+  -- time.
   local function renumber(key, record, nominal, option)
     local colon = string.find(record, ':', 1, true)
     local header = string.sub(record, 1, colon - 1)
@@ -24,7 +22,7 @@ function steps.replan(KEYS, ARGV)
     else
       header = string.gsub(header, ';R=%d+', ';R=' .. int(serial), 1)
     end
-    redis.call('HSET', run.data, key, header .. string.sub(record, colon))
+    index.rewrite(key, header .. string.sub(record, colon))
     redis.call('ZADD', run.prefix .. 'repeat', int(serial), key)
   end
 
@@ -37,9 +35,10 @@ function steps.replan(KEYS, ARGV)
       local at = ttl.try(key)
       if again == 0 then
         renumber(key, record)
-      elseif again > run.now and (at == due and redis.pcall('PEXPIREAT', key, int(again)) == 1 or at == -2 and entry.may_be_absent(record)) then
+      elseif again > clock.due() and (at == due and ttl.try_move(key, again) or at == -2
+        and entry.may_be_absent(record)) then
         renumber(key, record, int(again), ARGV[i + 4])
-        redis.call('ZADD', run.due, int(again), key)
+        index.redate(key, int(again))
         soonest, moved = math.min(soonest or again, again), 1
       end
     end

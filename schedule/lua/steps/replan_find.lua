@@ -1,19 +1,20 @@
 #!lua flags=no-writes
---[[ replan_find reads repetitions whose next occurrences were armed by a clock that was ahead,
-those by the latest clock first. It writes nothing.
+--[[ replan_find reads repetitions whose next occurrences were armed by a clock that was ahead, those by the latest
+clock first. It writes nothing.
 KEYS    1  the partition's prefix
 ARGV    1  by how many ms it was ahead at least
         2  how many to pass over
         3  how many at most
-Returns {this server's clock, how many it has looked at, then of each that is pending its key, its
-serial, when it is due and its record without the colon and the payload}. It looks at no more than
-have 400 KB of payloads, and at one at least. ]]
+Returns {this server's clock, how many it has looked at, then of each that is pending its key, its serial, when it is
+due and its record without the colon and the payload}. It looks at no more than have 400 KB of payloads, and at one at
+least. ]]
 
 function steps.replan_find(KEYS, ARGV)
   index.open(KEYS[1])
-  local over = '(' .. int((run.now + tonumber(ARGV[1])) * 1000)
-  local listed = redis.call('ZRANGE', run.prefix .. 'repeat', '+inf', over, 'BYSCORE', 'REV', 'LIMIT', ARGV[2], ARGV[3], 'WITHSCORES')
-  local out, read = { run.now, #listed / 2 }, 0
+  local over = '(' .. int((clock.real() + tonumber(ARGV[1])) * 1000)
+  local listed = redis.call('ZRANGE', run.prefix .. 'repeat', '+inf', over, 'BYSCORE', 'REV', 'LIMIT', ARGV[2], ARGV[3],
+    'WITHSCORES')
+  local out, read = { clock.real(), #listed / 2 }, 0
   for i = 1, #listed, 2 do
     local key = listed[i]
     local due = index.pending(key)
@@ -26,7 +27,8 @@ function steps.replan_find(KEYS, ARGV)
     local colon = record and string.find(record, ':', 1, true)
     if colon then
       local n = #out
-      out[n + 1], out[n + 2], out[n + 3], out[n + 4] = key, int(tonumber(listed[i + 1])), due, string.sub(record, 1, colon - 1)
+      out[n + 1], out[n + 2], out[n + 3], out[n + 4] = key, int(tonumber(listed[i + 1])), due,
+        string.sub(record, 1, colon - 1)
     end
   end
   return out

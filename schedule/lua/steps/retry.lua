@@ -1,8 +1,8 @@
 #!lua flags=allow-oom
---[[ retry sets a timer again, after a failed attempt or because it was postponed or is replayed:
-once per event id, however often it is called. If the key was set again, both timers are kept: the
-retry waits beside the newer one. If the retry is due already, it is owed. As attempt 1 it may be due
-a little later than asked for, so that it has an id of its own.
+--[[ retry sets a timer again, after a failed attempt or because it was postponed or is replayed: once per event id,
+however often it is called. If the key was set again, both timers are kept: the retry waits beside the newer one. If the
+retry is due already, it is owed. As attempt 1 it may be due a little later than asked for, so that it has an id of its
+own.
 KEYS    1  the partition's prefix
 ARGV    1  id of the event that is followed
         2  the timer's key
@@ -10,8 +10,8 @@ ARGV    1  id of the event that is followed
         4  its attempt
         5  "m" or "l" if there is no payload, then its options, as in a record
         6  payload
-Returns the due time; -1 if this event's retry was set before; or -2, and nothing has
-changed, if too many retries wait beside this key's newer timer.
+Returns the due time; -1 if this event's retry was set before; or -2, and nothing has changed, if too many retries wait
+beside this key's newer timer.
 If its reply is lost: a second call returns -1. ]]
 
 function steps.retry(KEYS, ARGV)
@@ -21,20 +21,19 @@ function steps.retry(KEYS, ARGV)
   local key, due, record = ARGV[2], math.max(tonumber(ARGV[3]), 1), ARGV[4] .. ARGV[5] .. ':' .. ARGV[6]
   local member
   if ARGV[4] == '1' then
-    -- A first firing leaves no tombstone of its id. But the last claim of the key left one of the key, and
-    -- what was claimed by then was due by then.
-    local last = math.min(tonumber(redis.call('ZSCORE', run.fired, key) or 0), run.now)
-    if due <= last and due > run.now - clock.REMEMBER then due = last + 1 end
-    due = firings.free_due(key, due)
+    -- A first firing leaves no tombstone of its id. But the last claim of the key left one of the key, and timers
+    -- claimed by then were due by then.
+    local last = math.min(tonumber(redis.call('ZSCORE', run.fired, key) or 0), clock.real())
+    if due <= last and due > clock.real() - clock.REMEMBER then due = last + 1 end
+    due = ids.free_due(key, due)
   end
-  if due <= run.now then
+  if due <= clock.due() then
     due = tonumber(string.match(firings.add_retry(key, due, record, 0), '^%d+'))
-    index.note_size(record)
   else
     due, member = beside.rearm(key, due, ARGV[4], record)
     if not due then return -2 end
   end
-  redis.call('ZADD', retried_key, run.now, ARGV[1])
+  redis.call('ZADD', retried_key, clock.real(), ARGV[1])
   if member then
     apps.announce(apps.unknown(apps.of(key)))
     wake.if_first(member, due)

@@ -1,64 +1,80 @@
 #!lua flags=allow-oom,allow-cross-slot-keys,no-writes
 --[[ scan_due looks for due timers in many partitions of one server of a cluster. It
 writes nothing.
-ARGV    1  up to when, in ms from now, what is due counts
+ARGV    1  the time, in ms from now, up to which due timers count
         2  lease in ms
         then the hash tags of the partitions
 Returns {this server's clock in unix ms, pending timers, firings but for those held, timers
 set aside because their keys cannot be read, and because NATS refuses them, timers that are
-held, then for each partition with something to claim its hash tag, when: a due time or
-the end of a lease in ms, 0 for at once, or -1 if the partition is not here as a whole,
-because its slot is moving, and when the first lease ends, or -1. For a partition that has lost members
-or records of timers or firings there is also its hash tag, -2, and how many at least}. Old tombstones count as something to claim at once: a claim
-removes them. What is held counts as something to claim in the far future. ]]
+held, then three values for each partition with something to claim:
+  its hash tag
+  when: a due time or the end of a lease in ms; 0 for at once; or -1 if the partition is not
+  here as a whole, because its slot is moving
+  when the first lease ends, or -1
+For a partition that has lost members or records of timers or firings there are three more: its
+hash tag, -2, and the smallest number that it can have lost}. Old tombstones count as something
+to claim at once: a claim removes them. A held timer counts as something to claim in the far
+future. ]]
 
 -- first returns the lowest score of a sorted set, or nil.
 local function first(key) return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) end
 
--- lost returns by how many the records of a partition are other than its pending timers and its firings.
-local function lost(prefix, pending, firing)
-  local data = prefix .. 'data'
-  local more = redis.call('HLEN', data) - pending
-  if more ~= 0 then more = meta.without(data, more) end
-  return math.abs(more) + math.abs(redis.call('HLEN', prefix .. 'firingdata') - firing)
+-- records returns how many records a hash has, and by how many it differs from the members of its sorted set.
+local function records(hash, members)
+  local fields = redis.call('HLEN', hash)
+  local more = fields - members
+  if more ~= 0 then more = meta.without(hash, more) end -- firingdata has no such fields
+  return fields, math.abs(more)
+end
+
+-- one is 1 for a key that is there.
+local function one(there) return there and 1 or 0 end
+
+-- scan looks at a partition. Its keys are named in k, and here is the number of keys that exist. It adds to the counts
+-- o. It returns the time at which something is to be claimed, or nil; the time at which the first lease ends, or nil;
+-- and the number of lost members or records.
+local function scan(o, k, here)
+  local at, ends = first(k.due), nil
+  local waiting = at and redis.call('ZCARD', k.due) or 0
+  local fields, missing = records(k.data, waiting)
+  o.pending = o.pending + waiting
+  local seen = one(at) + one(fields > 0)
+  if here == seen then return at, ends, missing end
+  local lease, tombstone = first(k.firing), first(k.fired)
+  local all, lost = lease and redis.call('ZCARD', k.firing) or 0, 0
+  fields, lost = records(k.firingdata, all)
+  if lease then
+    local still = redis.call('ZCOUNT', k.firing, HELD_TEXT, '+inf')
+    o.firings, o.held = o.firings + all - still, o.held + still
+    at, ends = math.min(at or lease, lease), lease
+  end
+  if tombstone and tombstone < o.old then at = 0 end
+  if here > seen + one(lease) + one(fields > 0) + one(tombstone) then
+    o.asides, o.refused = o.asides + redis.call('ZCARD', k.aside), o.refused + redis.call('ZCARD', k.refused)
+  end
+  return at, ends, missing + lost
 end
 
 function steps.scan_due(KEYS, ARGV)
   index.begin()
-  local now = run.now
-  local horizon, old = now + tonumber(ARGV[1]), now - clock.REMEMBER - tonumber(ARGV[2])
-  local total, firings, asides, refusals, held, out = 0, 0, 0, 0, 0, { now, 0, 0, 0, 0, 0 }
-
+  local now = clock.due()
+  local horizon, out = now + tonumber(ARGV[1]), { now, 0, 0, 0, 0, 0 }
+  local o = {
+    pending = 0, firings = 0, asides = 0, refused = 0, held = 0,
+    old = clock.real() - clock.REMEMBER - tonumber(ARGV[2]),
+  }
   for i = 3, #ARGV do
     local prefix = PREFIX .. ARGV[i] .. SUFFIX -- never exists, see index.lua
-    local due, firing, fired = prefix .. 'due', prefix .. 'firing', prefix .. 'fired'
-    local aside, refused = prefix .. 'aside', prefix .. 'refused'
-    local here, at, ends = redis.pcall('EXISTS', due, firing, fired, aside, refused, prefix)
-    local pending_timers, all_firings = 0, 0
-    if type(here) == 'table' then
-      at = -1
-    elseif here > 0 then
-      at = first(due)
-      local lease, tombstone
-      if here > 1 or not at then lease, tombstone = first(firing), first(fired) end
-      local pending = at and 1 or 0
-      if at then pending_timers = redis.call('ZCARD', due) end
-      total = total + pending_timers
-      if lease then
-        local still = redis.call('ZCOUNT', firing, HELD_TEXT, '+inf')
-        all_firings = redis.call('ZCARD', firing)
-        firings, held = firings + all_firings - still, held + still
-        at, ends = math.min(at or lease, lease), lease
-      end
-      if tombstone and tombstone < old then at = 0 end
-      if here > pending + (lease and 1 or 0) + (tombstone and 1 or 0) then
-        asides, refusals = asides + redis.call('ZCARD', aside), refusals + redis.call('ZCARD', refused)
-      end
-    end
-    local missing = type(here) == 'number' and lost(prefix, pending_timers, all_firings) or 0
+    local k = {
+      due = prefix .. 'due', firing = prefix .. 'firing', fired = prefix .. 'fired', data = prefix .. 'data',
+      firingdata = prefix .. 'firingdata', aside = prefix .. 'aside', refused = prefix .. 'refused',
+    }
+    local here = redis.pcall('EXISTS', k.due, k.data, k.firing, k.firingdata, k.fired, k.aside, k.refused, prefix)
+    local at, ends, missing = nil, nil, 0
+    if type(here) == 'table' then at = -1 elseif here > 0 then at, ends, missing = scan(o, k, here) end
     if missing > 0 then out[#out + 1], out[#out + 2], out[#out + 3] = ARGV[i], -2, missing end
     if at and at <= horizon then out[#out + 1], out[#out + 2], out[#out + 3] = ARGV[i], at, ends or -1 end
   end
-  out[2], out[3], out[4], out[5], out[6] = total, firings, asides, refusals, held
+  out[2], out[3], out[4], out[5], out[6] = o.pending, o.firings, o.asides, o.refused, o.held
   return out
 end

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom,allow-cross-slot-keys,no-writes
 --[[ scan_heads looks for due timers in many partitions of one server of a cluster, as scan_due
-does, but for the counts and what is to be removed. To ask how many there are takes half of what
-it takes to ask for the first. It writes nothing.
+does, but without the counts and old entries. To ask for a number takes half as long as to ask
+for the first entry. It writes nothing.
 ARGV    1  the hash tags of the partitions, one after the other
-        2  up to when, in ms from now, what is due counts
-        3  up to when, in ms from now, the end of a lease counts; without it none is looked for
+        2  the time, in ms from now, up to which due timers count
+        3  the time, in ms from now, up to which ends of leases count; without it none is looked for
 Returns {this server's clock in unix ms, then for each partition with something to claim its hash
 tag, when: a due time or the end of a lease in ms, 0 for at once, or -1 if the partition is
 not here, and when the first lease ends, or -1}. ]]
@@ -18,7 +18,8 @@ local function first(key, many)
 end
 
 function steps.scan_heads(KEYS, ARGV)
-  local now, tags = clock.read(), ARGV[1]
+  index.begin()
+  local now, tags = clock.due(), ARGV[1]
   local horizon, lease_horizon = int(now + tonumber(ARGV[2])), ARGV[3] and int(now + tonumber(ARGV[3]))
   local out, n = { now }, 1
 

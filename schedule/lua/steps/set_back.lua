@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
---[[ set_back shortens claims and pauses that last longer than any can, as a clock wrote them that was ahead,
-and makes tombstones of later than now those of now.
+--[[ set_back shortens claims and pauses that last longer than any can, as a clock wrote them that was ahead, and dates
+tombstones of later than now back to now.
 KEYS    1  the partition's prefix
 ARGV    1  by how many ms that clock was ahead, at least
         2  how long the longest claim lasts, in ms
@@ -9,59 +9,73 @@ ARGV    1  by how many ms that clock was ahead, at least
         5  by how much earlier the timers fire that a resume has spaced, in ms; or an empty text: they stay
         6  how many firings to pass over
         7  how many firings, and how many tombstones, to look at
-Returns {firings looked at, how many of them stay, how many others wait no longer, tombstones that were of
-later than now, in how many ms the first firing fires that a resume has spaced, or -1}. A firing that waits for its own due time
+Returns {firings looked at, how many of them stay, how many others wait no longer, tombstones that were of later than
+now, in how many ms the first firing fires that a resume has spaced, or -1}. A firing that waits for its own due time
 stays, as a shift may leave it; so does one of a resume that goes on, which spaces it again.
-If its reply is lost: again it changes nothing more. A timerd that still has such a claim goes on; its own
-lease ends no later than this one. ]]
+If its reply is lost: again it changes nothing more. A timerd that still has such a claim goes on; its own lease ends no
+later than this one. ]]
 
-function steps.set_back(KEYS, ARGV)
-  index.open(KEYS[1])
-  local by, longest_claim, longest_pause = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-  local claimed_until, earlier = int(run.now + tonumber(ARGV[4])), tonumber(ARGV[5])
-  local _, is_held = holds.read(redis.call('HGET', run.data, ':h:') or nil)
-  local soonest, first_spaced = nil, -1
+-- is_spaced reports whether a free firing has its time from a resume at a rate that is over.
+local function is_spaced(ref, score)
+  local due, key = string.match(ref, '^(%d+):%d*:(.*)$')
+  due = tonumber(due)
+  local is_held = holds.of(run.data)
+  return due ~= nil and due ~= math.floor(score) and not (is_held and is_held(key, due))
+end
 
-  -- is_spaced reports whether a free firing has its time from a resume at a rate that is over.
-  local function is_spaced(ref, score)
-    local due, key = string.match(ref, '^(%d+):%d*:(.*)$')
-    due = tonumber(due)
-    return due ~= nil and due ~= math.floor(score) and not (is_held and is_held(key, due))
+-- score_now returns the new score of a firing, or nil if it stays.
+local function score_now(t, ref, score)
+  local now = clock.due()
+  if score % 1 == 0 then
+    return score > now + t.longest_claim + t.by and t.claimed_until or nil
+  elseif score <= now + t.longest_pause + t.by then
+    return nil
+  elseif score % 1 ~= FREED then
+    return scores.at(now, score % 1)
+  elseif is_spaced(ref, score) then
+    if t.earlier then return scores.at(math.max(score - t.earlier, now), FREED) end
+    if t.first_spaced == -1 then t.first_spaced = math.floor(score) - now end
   end
+end
 
-  -- score_now returns the new score of a firing, or nil if it stays.
-  local function score_now(ref, score)
-    if score % 1 == 0 then
-      return score > run.now + longest_claim + by and claimed_until or nil
-    elseif score <= run.now + longest_pause + by then
-      return nil
-    elseif score % 1 ~= FREED then
-      return scores.at(run.now, score % 1)
-    elseif is_spaced(ref, score) then
-      if earlier then return scores.at(math.max(score - earlier, run.now), FREED) end
-      if first_spaced == -1 then first_spaced = math.floor(score) - run.now end
-    end
-  end
-
-  local after = '(' .. int(run.now + math.max(longest_claim, longest_pause) + by)
-  local listed = redis.call('ZRANGE', run.firing, after, '(' .. HELD_TEXT, 'BYSCORE', 'LIMIT', ARGV[6], ARGV[7], 'WITHSCORES')
-  local changed = {}
+-- rescore gives firings the scores that they have now. It returns how many it has looked at and changed, and when the
+-- first of these is to be claimed.
+local function rescore(t, passed, most)
+  local after = '(' .. int(clock.due() + math.max(t.longest_claim, t.longest_pause) + t.by)
+  local listed = redis.call('ZRANGE', run.firing, after, '(' .. HELD_TEXT, 'BYSCORE', 'LIMIT', passed, most,
+    'WITHSCORES')
+  local changed, soonest = {}, nil
   for i = 1, #listed, 2 do
-    local score = score_now(listed[i], tonumber(listed[i + 1]))
+    local score = score_now(t, listed[i], tonumber(listed[i + 1]))
     if score then
       changed[#changed + 1], changed[#changed + 2] = score, listed[i]
       soonest = math.min(soonest or math.huge, math.floor(tonumber(score)))
     end
   end
-  if #changed > 0 then redis.call('ZADD', run.firing, unpack(changed)) end
+  if #changed > 0 then index.rescore(changed) end
+  return #listed / 2, #changed / 2, soonest
+end
 
-  local tombstones = redis.call('ZRANGE', run.fired, '(' .. int(run.now + clock.REMEMBER + by), '+inf', 'BYSCORE', 'LIMIT', 0, ARGV[7])
-  local dated = {}
+-- date_tombstones dates tombstones of later than now back to now, and returns how many.
+local function date_tombstones(by, most)
+  local later = '(' .. int(clock.real() + clock.REMEMBER + by)
+  local tombstones, dated = redis.call('ZRANGE', run.fired, later, '+inf', 'BYSCORE', 'LIMIT', 0, most), {}
   for i = 1, #tombstones do
-    dated[2 * i - 1] = string.find(tombstones[i], '^:i:') and int(run.now + clock.REMEMBER) or run.now_text
+    dated[2 * i - 1] = string.find(tombstones[i], '^:i:') and int(clock.real() + clock.REMEMBER) or clock.real_text()
     dated[2 * i] = tombstones[i]
   end
   if #dated > 0 then redis.call('ZADD', run.fired, unpack(dated)) end
+  return #tombstones
+end
+
+function steps.set_back(KEYS, ARGV)
+  index.open(KEYS[1])
+  local t = {
+    by = tonumber(ARGV[1]), longest_claim = tonumber(ARGV[2]), longest_pause = tonumber(ARGV[3]),
+    claimed_until = int(clock.due() + tonumber(ARGV[4])), earlier = tonumber(ARGV[5]), first_spaced = -1,
+  }
+  local looked, changed, soonest = rescore(t, ARGV[6], ARGV[7])
+  local dated = date_tombstones(t.by, ARGV[7])
   if soonest then wake.at(soonest) end
-  return { #listed / 2, (#listed - #changed) / 2, #changed / 2, #tombstones, first_spaced }
+  return { looked, looked - changed, changed, dated, t.first_spaced }
 end

@@ -2,24 +2,21 @@
 --[[ settle forgets firings.
 KEYS    1  the partition's prefix; or none, for many partitions of one server
 ARGV    their refs; or for each partition its prefix, how many refs, and these
-Returns, for many partitions, the places of those that refuse it: they are not here as a whole,
-because their slots are moving, or a key of theirs is of another type. Their firings stay.
-If its reply is lost: again it changes nothing. If it never ran: the firings are claimed
-and published again once their leases end. ]]
+Returns, for many partitions, the places of the refusing ones: they are not here as a whole, because their slots are
+moving, or a key of theirs is of another type. Their firings stay.
+If its reply is lost: again it changes nothing. If it never ran: the firings are claimed and published again once their
+leases end. ]]
 
 -- settle_in forgets the firings of a partition. It returns what Redis says if that is not here.
 local function settle_in(prefix, refs)
+  index.enter_firings(prefix)
   local listed = redis.pcall('EXISTS', prefix, prefix .. 'refused', prefix .. 'owed')
   if type(listed) ~= 'number' then return listed end
-  redis.call('ZREM', prefix .. 'firing', unpack(refs))
-  if listed > 0 then
-    redis.call('ZREM', prefix .. 'refused', unpack(refs))
-    owing.unlist(prefix, refs)
-  end
-  redis.call('HDEL', prefix .. 'firingdata', unpack(refs))
+  index.end_firings(refs, listed > 0)
 end
 
 function steps.settle(KEYS, ARGV)
+  index.begin_timeless()
   if KEYS[1] then return settle_in(KEYS[1], ARGV) or {} end
   local away, place, i = {}, 0, 1
   while i < #ARGV do

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom,allow-cross-slot-keys
---[[ trim forgets old event ids whose retry was set, in many partitions of one server of
-a cluster. It leaves out a partition that is not here.
+--[[ trim forgets old event ids whose retry was set, in many partitions of one server of a cluster. It leaves out a
+partition that is not here.
 ARGV    1  up to when, in ms
         2  how many of each partition at most
         then the hash tags of the partitions

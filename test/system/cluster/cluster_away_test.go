@@ -102,7 +102,8 @@ func (s *clusterSystem) startsWithout(victim *testenv.RedisServer, log string) {
 	s.T.Helper()
 	victim.Kill()
 	p := s.Launch()
-	testenv.Eventually(s.T, system.Patience, func() bool { return strings.Contains(p.Log.String(), log) }, "timerd to try again")
+	testenv.Eventually(s.T, system.Patience, func() bool { return strings.Contains(p.Log.String(), log) },
+		"timerd to try again")
 	victim.Start()
 	p.AwaitReady(true)
 	c := s.Collect()

@@ -28,7 +28,8 @@ type clusterSystem struct {
 
 func newClusterSystem(t testing.TB, replicas bool, opts ...devserver.RedisOption) *clusterSystem {
 	t.Helper()
-	s := &clusterSystem{System: &system.System{T: t, NATS: testenv.NATS(t)}, cluster: testenv.Cluster(t, 3, replicas, opts...)}
+	s := &clusterSystem{System: &system.System{T: t, NATS: testenv.NATS(t)},
+		cluster: testenv.Cluster(t, 3, replicas, opts...)}
 	s.client, s.JS = s.cluster.Client(), s.NATS.JetStream()
 	t.Cleanup(s.tell)
 	s.Env = map[string]string{
@@ -41,7 +42,7 @@ func newClusterSystem(t testing.TB, replicas bool, opts ...devserver.RedisOption
 	return s
 }
 
-// tell logs what the masters have where the test has failed: whether what is missing is there.
+// tell logs the masters' timers after a failure: the missing ones may be there.
 func (s *clusterSystem) tell() {
 	if !s.T.Failed() {
 		return
@@ -58,12 +59,11 @@ func (s *clusterSystem) tell() {
 	}
 }
 
-// patient has the nodes of a cluster take one for failed only after a long silence. Otherwise a machine that stands still for
-// a second has a replica take over from a master that lives, which loses what the master had acknowledged since.
+// patient has the nodes of a cluster consider one failed only after a long silence. Otherwise a stall of a second makes
+// a replica take over from a living master, and loses the master's acknowledged writes since.
 func patient() devserver.RedisOption { return devserver.Directive("cluster-node-timeout", "20000") }
 
-// try repeats a command that a cluster refuses while a slot is moving or a master
-// missing, as a client has to.
+// try repeats a command that a cluster refuses while a slot is moving or a master missing, as clients must.
 func (s *clusterSystem) try(what string, command func() error) {
 	s.T.Helper()
 	testenv.Eventually(s.T, system.Patience, command, what)
@@ -79,14 +79,15 @@ func (s *clusterSystem) set(key, payload string, ttl time.Duration) {
 func (s *clusterSystem) durably(key, payload string, delay time.Duration) (due int64) {
 	s.T.Helper()
 	s.try("timer_set "+key, func() (err error) {
-		due, err = s.client.FCall(s.T.Context(), "timer_set", []string{key}, payload, "PX", delay.Milliseconds()).Int64()
+		due, err = s.client.FCall(s.T.Context(), "timer_set", []string{key}, payload, "PX",
+			delay.Milliseconds()).Int64()
 		return err
 	})
 	return due
 }
 
-// load sets n timers of both kinds that are due within a span of time, and returns
-// what must fire. Where setting them takes long, they are due later.
+// load sets n timers of both kinds that are due within a span of time, and returns the firings that must come. If
+// setting them takes long, they are due later.
 func (s *clusterSystem) load(prefix string, n int, first, span time.Duration) []string {
 	s.T.Helper()
 	var want []string
@@ -108,24 +109,27 @@ func (s *clusterSystem) load(prefix string, n int, first, span time.Duration) []
 		commands, _ := pipe.Exec(s.T.Context())
 		for _, command := range commands {
 			if command.Err() != nil { // the cluster refuses it for now
-				s.try(fmt.Sprint(command.Args()), func() error { return s.client.Do(s.T.Context(), command.Args()...).Err() })
+				s.try(fmt.Sprint(command.Args()), func() error {
+					return s.client.Do(s.T.Context(), command.Args()...).Err()
+				})
 			}
 		}
 	}
 	return want
 }
 
-// leastPlain is how long a plain timer has at least: one that is gone before timerd has seen it fires without its payload.
+// leastPlain is the least time of a plain timer: one that runs out before timerd has seen it fires without its payload.
 const leastPlain = 3 * time.Second
 
-// repeated sets n timers that repeat and fire three times, and returns what must fire.
+// repeated sets n timers that repeat and fire three times, and returns the firings that must come.
 func (s *clusterSystem) repeated(prefix string, n int, first, every time.Duration) (want []string) {
 	s.T.Helper()
 	from := s.client.Time(s.T.Context()).Val().Add(first).UnixMilli()
 	for i := range n {
 		key := fmt.Sprintf("load:%s:repeated:%d", prefix, i)
 		s.try("timer_repeat "+key, func() error {
-			return s.client.FCall(s.T.Context(), "timer_repeat", []string{key}, i, "EVERY", every.Milliseconds(), "FROM", from, "TIMES", 3, "CATCHUP", system.Hour).Err()
+			return s.client.FCall(s.T.Context(), "timer_repeat", []string{key}, i, "EVERY", every.Milliseconds(),
+				"FROM", from, "TIMES", 3, "CATCHUP", system.Hour).Err()
 		})
 		for range 3 {
 			want = append(want, fmt.Sprintf("%s=%d", key, i))
@@ -134,7 +138,7 @@ func (s *clusterSystem) repeated(prefix string, n int, first, every time.Duratio
 	return want
 }
 
-// scans returns what each master has.
+// scans returns each master's counts.
 func (s *clusterSystem) scans() map[string]schedule.DueScan {
 	s.T.Helper()
 	all := map[string]schedule.DueScan{}
@@ -186,8 +190,7 @@ func TestClusterFailoverAndMigration(t *testing.T) {
 	p.Stop()
 }
 
-// A master is killed; what its replica has goes on, and plain timers set after the
-// failover are adopted.
+// A master is killed; its replica's timers go on, and plain timers set after the failover are adopted.
 func TestClusterMasterKilled(t *testing.T) {
 	t.Parallel()
 	s := newClusterSystem(t, true)
@@ -208,7 +211,8 @@ func TestClusterMasterKilled(t *testing.T) {
 	p.AwaitReady(false)
 	s.durably(orphan, "p", 2*time.Second)
 	want = append(want, orphan+"=p")
-	want = append(want, s.load("after", 150, 12*time.Second, time.Second)...) // due when timerd listens to the new master
+	// due when timerd listens to the new master
+	want = append(want, s.load("after", 150, 12*time.Second, time.Second)...)
 	p.AwaitReady(true)
 	s.Expect(c, want...)
 	s.emptied()
@@ -247,7 +251,8 @@ func TestClusterSeveralTimerds(t *testing.T) {
 	want := s.load("several", 300, 3*time.Second, 3*time.Second)
 	node := s.cluster.Nodes[2].Client()
 	for _, command := range [][]any{
-		{"FUNCTION", "FLUSH"}, {"SCRIPT", "FLUSH"}, {"CONFIG", "SET", "notify-keyspace-events", ""}, {"CLIENT", "KILL", "TYPE", "pubsub"},
+		{"FUNCTION", "FLUSH"}, {"SCRIPT", "FLUSH"}, {"CONFIG", "SET", "notify-keyspace-events", ""},
+		{"CLIENT", "KILL", "TYPE", "pubsub"},
 	} {
 		if err := node.Do(t.Context(), command...).Err(); err != nil {
 			t.Fatalf("%v: %v", command, err)
@@ -291,11 +296,15 @@ func TestClusterSlotLongOpen(t *testing.T) {
 	s.set("a:{x}:c:meanwhile", "5", soon+6*time.Second)
 	s.set("a:{x}:c:short", "6", 500*time.Millisecond)
 	s.Expect(c, others...)
-	testenv.Eventually(t, system.Patience, func() bool { return s.client.Time(t.Context()).Val().UnixMilli() > due+3500 }, "the time to pass")
+	testenv.Eventually(t, system.Patience, func() bool {
+		return s.client.Time(
+			t.Context()).Val().UnixMilli() > due+3500
+	}, "the time to pass")
 	s.Expect(c, others...)
 	s.cluster.CloseSlot(slot, from, to)
 	// What ran out in the meantime was never read.
-	s.Expect(c, append(others, "a:{x}:c:durable=1", "a:{x}:c:plain=2", "a:{x}:c:later=4", "a:{x}:c:meanwhile=5", "a:{x}:c:short=<missing>")...)
+	s.Expect(c, append(others, "a:{x}:c:durable=1", "a:{x}:c:plain=2", "a:{x}:c:later=4", "a:{x}:c:meanwhile=5",
+		"a:{x}:c:short=<missing>")...)
 	s.emptied()
 	p.Stop()
 }
@@ -307,7 +316,7 @@ func TestClusterCommands(t *testing.T) {
 	want := []string{}
 	for i := range 30 {
 		key := fmt.Sprintf("shop:order:timeout:%d", i)
-		s.OK("set", key, fmt.Sprintf("%dm", i+1), fmt.Sprint(i))
+		s.OK("set", key, fmt.Sprintf("%dm", 60+i), fmt.Sprint(i)) // after the test, however long each command takes
 		want = append(want, key)
 	}
 	var listed []string
@@ -333,7 +342,8 @@ func TestClusterCommands(t *testing.T) {
 		if !strings.Contains(audited, `"server":"`+node.Addr()+`"`) {
 			t.Errorf("audit is without %s:\n%s", node.Addr(), audited)
 		}
-		if want := "ok    redis cluster     " + node.Addr() + ": 3 masters; all 16384 slots are served"; !strings.Contains(out, want) {
+		if want := "ok    redis cluster     " + node.Addr() +
+			": 3 masters; all 16384 slots are served"; !strings.Contains(out, want) {
 			t.Errorf("want %q in\n%s", want, out)
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
-// The two timerds that hear a master die, with the master that has the heartbeats silent, as when a host goes away. The third begins to
-// listen, and hears of timers set there.
+// The two timerds that hear a master die, with the master that has the heartbeats silent, as when a host goes away. The
+// third begins to listen, and hears of timers set there.
 func TestClusterThirdHearsWithoutHeartbeats(t *testing.T) {
 	t.Parallel()
 	s := newClusterSystem(t, false, partial())
@@ -40,7 +40,8 @@ func TestClusterThirdHearsWithoutHeartbeats(t *testing.T) {
 	var hear, others []*system.Daemon
 	testenv.Eventually(t, system.Patience, func() error {
 		subscribed := int64(0)
-		for _, n := range client.PubSubShardNumSub(t.Context(), client.PubSubShardChannels(t.Context(), "*").Val()...).Val() {
+		for _, n := range client.PubSubShardNumSub(t.Context(),
+			client.PubSubShardChannels(t.Context(), "*").Val()...).Val() {
 			subscribed += n
 		}
 		alive := heartbeats.Client().ZCard(t.Context(), keys.Single.Members()).Val()

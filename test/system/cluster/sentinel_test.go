@@ -48,14 +48,16 @@ func TestSentinelFailover(t *testing.T) {
 	p.AwaitReady(true)
 	s.Settled()
 
-	// As if the failover had lost the identity: a timerd that starts meanwhile finds that the other one serves this Redis.
+	// As if the failover had lost the identity: a timerd that starts meanwhile finds that the other one serves this
+	// Redis.
 	s.Do("DEL", keys.Installation)
 	s.Start().Stop()
 	p.AwaitReady(true)
 	p.Stop()
 }
 
-// A fix that is pasted reaches the master that the sentinels name when it is run, which is no longer the server of before.
+// A fix that is pasted reaches the master that the sentinels name when it is run, which is no longer the server of
+// before.
 func TestSentinelFix(t *testing.T) {
 	t.Parallel()
 	s, replica := withReplica(t)
@@ -69,7 +71,7 @@ func TestSentinelFix(t *testing.T) {
 		_, said, _ := s.Run("", "doctor")
 		fix = regexp.MustCompile(`redis-cli .* CONFIG SET ` + setting + ` ` + keeps).FindString(said)
 		return fix != ""
-	}, "the replica to be promoted, and doctor to tell what it does")
+	}, "the replica to be promoted, and doctor to report it")
 	if out, err := exec.CommandContext(t.Context(), "sh", "-c", fix).CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", fix, err, out)
 	}

@@ -133,8 +133,7 @@ func fromApp(app string, n int) func([]testenv.Message) error {
 	}
 }
 
-// A master that is silent keeps no other one's timers from repeating, and no other one's retries from being carried out. What is its own
-// follows when it is back.
+// A silent master does not stop other masters' timers from repeating, or their retries. Its own follow when it is back.
 func TestClusterSilentMasterDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	const every, lasts = 400, 6 * time.Second
@@ -151,7 +150,8 @@ func TestClusterSilentMasterDelaysNoOther(t *testing.T) {
 			n, interval = 60, every/2
 		}
 		for _, key := range s.keysOn(node, "repeats", n) {
-			if err := client.FCall(t.Context(), "timer_repeat", []string{key}, "p", "EVERY", interval).Err(); err != nil {
+			if err := client.FCall(t.Context(), "timer_repeat", []string{key}, "p", "EVERY",
+				interval).Err(); err != nil {
 				t.Fatal(err)
 			}
 			if node != victim {
@@ -163,7 +163,8 @@ func TestClusterSilentMasterDelaysNoOther(t *testing.T) {
 	victim.Pause()
 	paused := time.Now()
 	var fired int
-	testenv.Eventually(t, system.Patience, func() bool { fired = c.Len(); return time.Since(paused) > time.Second }, "the silence")
+	testenv.Eventually(t, system.Patience, func() bool { fired = c.Len(); return time.Since(paused) > time.Second },
+		"the silence")
 
 	lost := s.keysOn(victim, "lost", 600)
 	s.Ask(lost...)
@@ -200,15 +201,16 @@ func TestClusterSilentMasterDelaysNoOther(t *testing.T) {
 	p.Stop()
 }
 
-// told runs a command, which must end with exit code 1 within 5 s, or little more on a busy machine, and name a server on standard error
-// and some texts anywhere.
+// told runs a command, which must end with exit code 1 within 5 s, or little more on a busy machine, and name a server
+// on standard error and some texts anywhere.
 func (s *clusterSystem) told(victim *testenv.RedisServer, line string, texts ...string) (out string) {
 	s.T.Helper()
 	watch := testenv.StartStopwatch()
 	code, out, errs := s.Run("", strings.Fields(line)...)
 	watch.AtMost(s.T, commandWithin, "timerd "+line)
 	if code != 1 || !strings.Contains(errs, victim.Addr()) {
-		s.T.Errorf("timerd %s: exit code %d, want 1 and %s on standard error:\n%s%s", line, code, victim.Addr(), out, errs)
+		s.T.Errorf("timerd %s: exit code %d, want 1 and %s on standard error:\n%s%s", line, code, victim.Addr(), out,
+			errs)
 	}
 	for _, text := range texts {
 		if !strings.Contains(out+errs, text) {
@@ -225,17 +227,18 @@ func (s *clusterSystem) letter(key string) {
 	if err != nil {
 		s.T.Fatal(err)
 	}
-	e := event.Event{Type: event.TypeDead, Key: k, Due: time.Now(), Attempt: 3, Data: []byte("x"), DeadReason: event.ReasonExhausted}
+	e := event.Event{Type: event.TypeDead, Key: k, Due: time.Now(), Attempt: 3, Data: []byte("x"),
+		DeadReason: event.ReasonExhausted}
 	e.ID = keys.EventID(key, e.Due.UnixMilli(), e.Attempt)
 	if _, err := s.JS.Publish(s.T.Context(), k.Subject(keys.DefaultPrefix, keys.Dead), e.AppendJSON(nil)); err != nil {
 		s.T.Fatal(err)
 	}
 }
 
-// commandWithin is 5 s, and what it takes to start and end a program with the race detector.
+// commandWithin is 5 s, plus the start and end of a program with the race detector.
 const commandWithin = 6 * time.Second
 
-// The command line tells of the masters that answer, does to them what was asked, and names the one that does not.
+// The command line shows the answering masters, acts on them, and names the silent one.
 func TestClusterCommandsWithoutAMaster(t *testing.T) {
 	t.Parallel()
 	for _, silent := range []bool{true, false} {
@@ -274,10 +277,12 @@ func TestClusterCommandsWithoutAMaster(t *testing.T) {
 			s.told(victim, "forecast", "\n10 timers, and 0 due already")
 			s.told(victim, "forecast shop", "\n10 timers, and 0 due already")
 			s.told(victim, "status", "10 pending", "bring that server back")
-			s.told(victim, "doctor", "bring that server back", "ok    redis version     "+others[0].Addr(), "ok    redis version     "+others[1].Addr())
+			s.told(victim, "doctor", "bring that server back", "ok    redis version     "+others[0].Addr(),
+				"ok    redis version     "+others[1].Addr())
 			testenv.Eventually(t, system.Patience, func() error {
 				code, out, errs := s.Run("", "audit")
-				if code != 1 || !strings.Contains(out, "10 timers audited in ") || !strings.Contains(errs, victim.Addr()+" does not answer") {
+				if code != 1 || !strings.Contains(out, "10 timers audited in ") ||
+					!strings.Contains(errs, victim.Addr()+" does not answer") {
 					return fmt.Errorf("exit code %d:\n%s%s", code, out, errs)
 				}
 				return nil
@@ -305,7 +310,7 @@ func TestClusterCommandsWithoutAMaster(t *testing.T) {
 	}
 }
 
-// The console shows what the other masters have, in its pages and as JSON, and names the one that is silent.
+// The console shows the other masters' timers, in its pages and as JSON, and names the silent one.
 func TestClusterConsoleWithoutAMaster(t *testing.T) {
 	t.Parallel()
 	s := newClusterSystem(t, false, partial())
@@ -317,7 +322,8 @@ func TestClusterConsoleWithoutAMaster(t *testing.T) {
 		client := node.Client()
 		s.setOn(node, 10*time.Minute, s.keysOn(node, "shop", 5)...)
 		for _, key := range s.keysOn(node, "often", 2) {
-			if err := client.FCall(t.Context(), "timer_repeat", []string{key}, "p", "EVERY", 3_600_000).Err(); err != nil {
+			if err := client.FCall(t.Context(), "timer_repeat", []string{key}, "p", "EVERY",
+				3_600_000).Err(); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -337,7 +343,8 @@ func TestClusterConsoleWithoutAMaster(t *testing.T) {
 		}
 		return resp.StatusCode, string(body)
 	}
-	if status, body := ask("/api/v1/timers?q=shop"); status != http.StatusOK || strings.Count(body, `"key"`) != 15 || strings.Contains(body, `"missing"`) {
+	if status, body := ask("/api/v1/timers?q=shop"); status != http.StatusOK || strings.Count(body, `"key"`) != 15 ||
+		strings.Contains(body, `"missing"`) {
 		t.Fatalf("while all answer: %d %s", status, body)
 	}
 	victim.Pause()
@@ -363,13 +370,16 @@ func TestClusterConsoleWithoutAMaster(t *testing.T) {
 	} {
 		status, body := ask(page.path)
 		rows := strings.Count(body, `"key"`)
-		if status != page.status || !strings.Contains(body, victim.Addr()) || !strings.Contains(body, page.word) || page.rows > 0 && rows != page.rows {
-			t.Errorf("%s: %d, %d rows; want %d, %d, %s and %s in\n%s", page.path, status, rows, page.status, page.rows, victim.Addr(), page.word, body)
+		if status != page.status || !strings.Contains(body, victim.Addr()) || !strings.Contains(body, page.word) ||
+			page.rows > 0 && rows != page.rows {
+			t.Errorf("%s: %d, %d rows; want %d, %d, %s and %s in\n%s", page.path, status, rows, page.status, page.rows,
+				victim.Addr(), page.word, body)
 		}
 	}
 	victim.Resume()
 	testenv.Eventually(t, system.Patience, func() error {
-		if _, body := ask("/api/v1/timers?q=shop"); strings.Count(body, `"key"`) != 15 || strings.Contains(body, `"missing"`) {
+		if _, body := ask("/api/v1/timers?q=shop"); strings.Count(body, `"key"`) != 15 ||
+			strings.Contains(body, `"missing"`) {
 			return errors.New(body)
 		}
 		return nil
@@ -403,7 +413,7 @@ func TestClusterHoldsWithoutTheirList(t *testing.T) {
 	p.Stop()
 }
 
-// A resume releases what the other masters have while one is silent, says what is left, and lets others carry on.
+// While one master is silent, a resume releases the others' timers, names the rest, and lets others carry on.
 func TestClusterResumeWithoutAMaster(t *testing.T) {
 	t.Parallel()
 	s := newClusterSystem(t, false, partial())
@@ -419,7 +429,8 @@ func TestClusterResumeWithoutAMaster(t *testing.T) {
 	left := s.setOn(victim, 10*time.Millisecond, s.keysOn(victim, "pay", 40)...)
 	s.Holds("pay", 120)
 	resuming := func() string { return list.Client().Get(t.Context(), keys.Single.Resuming()).Val() }
-	// The command alone is to release them, without waiting for its turn: timerd looks for orphans after each change of the holds.
+	// The command alone is to release them, without waiting for its turn: timerd looks for orphans after each change of
+	// the holds.
 	testenv.Eventually(t, system.Patience, func() error {
 		p.Signal(syscall.SIGSTOP)
 		holder := resuming()
@@ -441,7 +452,7 @@ func TestClusterResumeWithoutAMaster(t *testing.T) {
 	p.Stop()
 }
 
-// What was held while a master was away is held there when it is back, by timerds that were there and by one that starts then.
+// A hold made while a master was away applies there when it is back, for running timerds and for a new one.
 func TestClusterHeldWhileAMasterIsAway(t *testing.T) {
 	t.Parallel()
 	s := newClusterSystem(t, false, partial())
@@ -462,7 +473,10 @@ func TestClusterHeldWhileAMasterIsAway(t *testing.T) {
 	want := s.setOn(other, 10*time.Millisecond, s.keysOn(other, "shop", 20)...)
 	s.setOn(other, 10*time.Millisecond, s.keysOn(other, "pay", 20)...)
 	s.Expect(c, slices.Clone(want)...)
-	testenv.Eventually(t, system.Patience, func() bool { return other.Client().Time(t.Context()).Val().UnixMilli() > due }, "the timers to be due")
+	testenv.Eventually(t, system.Patience, func() bool {
+		return other.Client().Time(
+			t.Context()).Val().UnixMilli() > due
+	}, "the timers to be due")
 	s.Launch()
 	victim.Resume()
 	s.Holds("pay", 40)

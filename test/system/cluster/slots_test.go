@@ -8,8 +8,8 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Slots move while their timers are set and fire: by the servers themselves, with all keys in one step, where they can, and key by key.
-// Each timer fires once, with its payload.
+// Slots move while their timers are set and fire: by the servers themselves, with all keys in one step, where they can,
+// and key by key. Each timer fires once, with its payload.
 func TestClusterSlotsMoveUnderLoad(t *testing.T) {
 	t.Parallel()
 	const first, chunk, chunks = 6000, 8, 5
@@ -24,7 +24,8 @@ func TestClusterSlotsMoveUnderLoad(t *testing.T) {
 	from, to := s.cluster.Nodes[1], s.cluster.Nodes[2]
 	for i := range chunks {
 		begin := first + i*chunk
-		t.Logf("slots %d to %d were moved in one step: %v", begin, begin+chunk-1, s.cluster.MoveSlots(begin, begin+chunk-1, from, to))
+		t.Logf("slots %d to %d were moved in one step: %v", begin, begin+chunk-1,
+			s.cluster.MoveSlots(begin, begin+chunk-1, from, to))
 		for _, tag := range tags[i*chunk : (i+1)*chunk] {
 			want = append(want, s.load("{"+tag+"}-more", 4, 3*time.Second, time.Second)...)
 		}

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 )
 
-// timerView is what `timerd ls --json` says of a timer.
+// timerView is a timer of `timerd ls --json`.
 type timerView struct {
 	Key  string          `json:"key"`
 	Due  int64           `json:"due"` // unix ms

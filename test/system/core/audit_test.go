@@ -9,8 +9,8 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
-// An audit that is asked for finds what no sweep sees: as many timers are missing as records. It says what it has
-// done, once, and is told of by each of several commands at a time. Without a timerd there is none.
+// A requested audit finds faults that no sweep sees: equal numbers of timers and records are missing. It reports its
+// repairs once, and each of several simultaneous commands shows it. Without a timerd there is none.
 func TestAuditCommand(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
@@ -21,7 +21,10 @@ func TestAuditCommand(t *testing.T) {
 		s.Do("FCALL", "timer_set", 1, "shop:order:timeout:"+id, "p", "PX", 3_600_000)
 	}
 	s.Do("DEL", "shop:order:timeout:3")
-	testenv.Eventually(t, system.Patience, func() bool { return s.Do("HEXISTS", keys.Single.Data(), "shop:order:timeout:3") == int64(0) }, "a cancellation")
+	testenv.Eventually(t, system.Patience, func() bool {
+		return s.Do("HEXISTS", keys.Single.Data(),
+			"shop:order:timeout:3") == int64(0)
+	}, "a cancellation")
 	s.Do("EVAL", "redis.call('HDEL', KEYS[1], ARGV[1]); redis.call('ZREM', KEYS[2], ARGV[2])", 2,
 		keys.Single.Data(), keys.Single.Due(), "shop:order:timeout:1", "shop:order:timeout:2")
 

@@ -16,8 +16,8 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
-// TestCommands is CONTRACT's table of what each Redis command means: each row
-// works on keys of its own in one system, and all firings are judged at the end.
+// TestCommands is CONTRACT's table of the meaning of each Redis command: each row works on keys of its own in one
+// system, and all firings are judged at the end.
 func TestCommands(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
@@ -42,7 +42,8 @@ func TestCommands(t *testing.T) {
 		{"getex", []string{"SET K v", "GETEX K PX 2500"}, []string{"v"}},
 		{"rename-onto", []string{"SET K2 v PX 2500", "RENAME K2 K"}, []string{"v"}},
 		{"rename-away", []string{"SET K v PX 4000", "adopt", "RENAME K K2"}, []string{"K2 v"}},
-		{"rename-over-a-timer", []string{"SET K old PX 4000", "adopt", "SET K2 new PX 2500", "RENAME K2 K"}, []string{"new"}},
+		{"rename-over-a-timer", []string{"SET K old PX 4000", "adopt", "SET K2 new PX 2500", "RENAME K2 K"},
+			[]string{"new"}},
 		{"copy-onto", []string{"SET K2 v PX 2500", "COPY K2 K"}, []string{"v", "K2 v"}},
 		{"extend", []string{"SET K v PX 4000", "adopt", "PEXPIRE K 4500"}, []string{"v"}},
 		{"shorten", []string{"SET K v EX 3600", "adopt", "PEXPIRE K 300"}, []string{"v"}},
@@ -52,7 +53,8 @@ func TestCommands(t *testing.T) {
 		{"setrange", []string{"SET K old PX 4000", "adopt", "SETRANGE K 1 dd"}, []string{"odd"}},
 		{"incr", []string{"SET K 41 PX 4000", "adopt", "INCR K"}, []string{"42"}},
 		{"hash", []string{"HSET K order 42 state open", "PEXPIRE K 2500"}, []string{`{"order":"42","state":"open"}`}},
-		{"hash-later", []string{"HSET K order 42", "PEXPIRE K 4000", "adopt", "HSET K order 43"}, []string{`{"order":"43"}`}},
+		{"hash-later", []string{"HSET K order 42", "PEXPIRE K 4000", "adopt", "HSET K order 43"},
+			[]string{`{"order":"43"}`}},
 		{"list", []string{"RPUSH K a b", "PEXPIRE K 2500"}, []string{"<missing>"}},
 		{"empty", []string{"PSETEX K 2500 EMPTY"}, []string{""}},
 		{"del", []string{"SET K v EX 3600", "adopt", "DEL K"}, nil},
@@ -63,7 +65,8 @@ func TestCommands(t *testing.T) {
 		{"set-without-ttl", []string{"SET K v EX 3600", "adopt", "SET K w"}, nil},
 		{"rename-away-to-nobodys", []string{"SET K v EX 3600", "adopt", "RENAME K nobody"}, nil},
 		{"move", []string{"SET K v EX 3600", "adopt", "MOVE K 9"}, nil},
-		{"set-again-after-due", []string{"SET K one PX 1500", "adopt", "due", "SET K two PX 1500"}, []string{"one", "two"}},
+		{"set-again-after-due", []string{"SET K one PX 1500", "adopt", "due", "SET K two PX 1500"},
+			[]string{"one", "two"}},
 		{"timer_set", []string{"FCALL timer_set 1 K v PX 600"}, []string{"v"}},
 		{"timer_set-then-expire", []string{"FCALL timer_set 1 K v PX 3600000", "PEXPIRE K 300"}, []string{"v"}},
 		{"timer_set-then-set", []string{"FCALL timer_set 1 K v PX 3600000", "SET K w PX 2500"}, []string{"w"}},
@@ -83,7 +86,8 @@ func TestCommands(t *testing.T) {
 				s.Adopted(key)
 				continue
 			case "due":
-				testenv.Eventually(t, system.Patience, func() bool { return s.Do("EXISTS", key) == int64(0) }, key+" to run out")
+				testenv.Eventually(t, system.Patience, func() bool { return s.Do("EXISTS", key) == int64(0) },
+					key+" to run out")
 				continue
 			}
 			var args []any
@@ -171,7 +175,7 @@ func TestFlushForgetsAll(t *testing.T) {
 	s.Settled()
 }
 
-func TestMarkedOwedAndSetAgain(t *testing.T) {
+func TestOwedTimerWithAMarkSetAgain(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
 	s.Start()
@@ -193,7 +197,8 @@ func TestMarkedOwedAndSetAgain(t *testing.T) {
 					}
 					return nil
 				}, "the shorter time to be known")
-				testenv.Eventually(t, system.Patience, func() bool { return s.Do("EXISTS", key) == int64(0) }, key+" to run out")
+				testenv.Eventually(t, system.Patience, func() bool { return s.Do("EXISTS", key) == int64(0) },
+					key+" to run out")
 			} else {
 				s.After(s.Do("FCALL", "timer_set", 1, key, payload, "PX", 100).(int64))
 			}
@@ -213,13 +218,16 @@ func TestHostileInput(t *testing.T) {
 	c := s.Collect()
 	hostile := []string{
 		"a.b:*:>:x", "a b:c\r\nd:e\x00f:g\nh", "\xff\xfe:\x80:\xc3\x28:\xe2\x82", "a:b:c: lead and trail ",
-		"%41:%:%zz:%25", "a:b:c:" + strings.Repeat("é", 509), strings.Repeat("m", 128) + ":" + strings.Repeat(".", 128) + ":" + strings.Repeat("\x00", 128) + ":x",
+		"%41:%:%zz:%25", "a:b:c:" + strings.Repeat("é", 509), strings.Repeat("m", 128) + ":" +
+			strings.Repeat(".", 128) + ":" + strings.Repeat("\x00", 128) + ":x",
 		"timerd:{t}:due:x", "a:b:c:::", "a:b:c:@1.1", "1:2:3:4", ":?:a:b:c:d"[3:],
 	}
 	payloadsOf := map[string]string{
-		"nul": "\x00", "crlf": "a\r\nb", "raw": "\xff\x00\xfe", "json": ` {"a" : [1,2,{"b":"\u00e9"}] } `, "badjson": `{"a":`,
+		"nul": "\x00", "crlf": "a\r\nb", "raw": "\xff\x00\xfe", "json": ` {"a" : [1,2,{"b":"\u00e9"}] } `,
+		"badjson":     `{"a":`,
 		"badutf8json": "{\"a\":\"\xff\"}", "number": "1e400", "string": `"quoted"`, "null": "null", "empty": "",
-		"limit": strings.Repeat("x", 2000), "toolarge": strings.Repeat("x", 2001), "mark-like": "\x00tmx", "deep": strings.Repeat("[", 900) + strings.Repeat("]", 900),
+		"limit": strings.Repeat("x", 2000), "toolarge": strings.Repeat("x", 2001), "mark-like": "\x00tmx",
+		"deep": strings.Repeat("[", 900) + strings.Repeat("]", 900),
 	}
 	wantData := map[string]string{}
 	for i, key := range hostile {
@@ -237,7 +245,8 @@ func TestHostileInput(t *testing.T) {
 	}
 	wantData["pay:load:type:toolarge"] = "<toolarge>"
 	// Too long, or nobody's: they fire nothing.
-	for _, key := range []string{"a:b:c:" + strings.Repeat("d", 1019), "a:" + strings.Repeat("b", 129) + ":c:d", "a:b:c", "a::c:d", "::::", ":b:c:d"} {
+	for _, key := range []string{"a:b:c:" + strings.Repeat("d", 1019), "a:" + strings.Repeat("b", 129) + ":c:d",
+		"a:b:c", "a::c:d", "::::", ":b:c:d"} {
 		s.Do("SET", key, "p", "PX", 500)
 	}
 	var want []string
@@ -257,12 +266,13 @@ func TestHostileInput(t *testing.T) {
 	s.Settled()
 }
 
-// What timerd prints of a key means that key for every command, whatever is in it.
+// A key as printed by timerd means that key for every command, with any content.
 func TestPrintedKeysCanBePasted(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
 	s.Start()
-	for _, key := range []string{"a:b:c:user%40example.com", "a:b:c:100%", "a:b:c:%zz%25", "a:b:c:line\n\x00", "a:b:c:\xff%41", "50%25:b:c:d"} {
+	for _, key := range []string{"a:b:c:user%40example.com", "a:b:c:100%", "a:b:c:%zz%25", "a:b:c:line\n\x00",
+		"a:b:c:\xff%41", "50%25:b:c:d"} {
 		s.Do("FCALL", "timer_set", 1, key, "p", "PX", 3_600_000)
 		var listed struct{ Key string }
 		if err := json.Unmarshal([]byte(s.OK("ls", "--json")), &listed); err != nil {
@@ -289,7 +299,8 @@ func TestPrintedKeysCanBePasted(t *testing.T) {
 	for _, key := range []string{"a:b:c:50%25", "a:b:c:50%"} {
 		s.Do("FCALL", "timer_set", 1, key, key, "PX", 3_600_000)
 	}
-	if code, _, said := s.Run("", "cancel", "a:b:c:50%25"); code != 1 || !strings.Contains(said, `write "a:b:c:50%2525"`) {
+	if code, _, said := s.Run("", "cancel", "a:b:c:50%25"); code != 1 ||
+		!strings.Contains(said, `write "a:b:c:50%2525"`) {
 		t.Errorf("a KEY that may mean two timers: exit code %d, %s", code, said)
 	}
 	s.OK("cancel", "a:b:c:50%2525")

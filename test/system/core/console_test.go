@@ -16,7 +16,7 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
-// browser is a browser without JavaScript: it follows redirects, and a form says which site it is sent from.
+// browser is a browser without JavaScript: it follows redirects, and a form carries its site.
 type browser struct {
 	t    testing.TB
 	site string
@@ -72,7 +72,8 @@ func (b *browser) submits(origin, button, value string, status int) string {
 			fields.Set(html.UnescapeString(input[1]), html.UnescapeString(input[2]))
 		}
 		target := b.at.ResolveReference(&url.URL{Path: form[1]})
-		r, err := http.NewRequestWithContext(b.t.Context(), http.MethodPost, target.String(), strings.NewReader(fields.Encode()))
+		r, err := http.NewRequestWithContext(b.t.Context(), http.MethodPost, target.String(),
+			strings.NewReader(fields.Encode()))
 		if err != nil {
 			b.t.Fatal(err)
 		}
@@ -84,7 +85,7 @@ func (b *browser) submits(origin, button, value string, status int) string {
 	return ""
 }
 
-// The console of a running timerd: its pages, what they are as JSON, and an action by its forms.
+// The console of a running timerd: its pages, their JSON, and an action by its forms.
 func TestConsole(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
@@ -106,10 +107,11 @@ func TestConsole(t *testing.T) {
 			}
 		}
 	}
-	testenv.Eventually(t, system.Patience, func() bool { // it may show what was so a moment ago
+	testenv.Eventually(t, system.Patience, func() bool { // it may show the state of a moment ago
 		page := b.opens("/")
-		return strings.Contains(page, `href="/timers/shop:order:timeout:1"`) && strings.Contains(page, "<strong>1</strong> <span>pending</span>")
-	}, "the overview to show the firing, and what is pending")
+		return strings.Contains(page, `href="/timers/shop:order:timeout:1"`) &&
+			strings.Contains(page, "<strong>1</strong> <span>pending</span>")
+	}, "the overview to show the firing, and the pending timer")
 	has(b.opens("/timers"), `href="/timers/`+ref+`"`, "order of &lt;b&gt;42&lt;/b&gt;")
 	has(b.opens("/timers/"+ref), key, "order of &lt;b&gt;42&lt;/b&gt;", "Its life")
 	var one struct {
@@ -120,8 +122,10 @@ func TestConsole(t *testing.T) {
 			Payload struct{ Text string }
 		}
 	}
-	if err := json.Unmarshal([]byte(b.opens("/api/v1/timers/"+ref)), &one); err != nil || one.Key != key || len(one.Timers) != 1 ||
-		one.Timers[0].State != "pending" || one.Timers[0].Payload.Text != payload || one.Timers[0].Due.UnixMilli() != s.Due(key) {
+	if err := json.Unmarshal([]byte(b.opens("/api/v1/timers/"+ref)), &one); err != nil || one.Key != key ||
+		len(one.Timers) != 1 ||
+		one.Timers[0].State != "pending" || one.Timers[0].Payload.Text != payload ||
+		one.Timers[0].Due.UnixMilli() != s.Due(key) {
 		t.Errorf("the timer as JSON: %v\n%s", err, b.page)
 	}
 
@@ -131,11 +135,12 @@ func TestConsole(t *testing.T) {
 	has(b.submits(b.site, "do", "fire", http.StatusOK), "Fire now")
 	c.Stays(1, 50*time.Millisecond) // nothing fires before it is confirmed
 	b.submits(b.site, "", "", http.StatusOK)
-	testenv.Eventually(t, system.Patience, func() bool { return strings.Contains(b.opens(b.at.Path), "Go back</a>") }, "the action to be done")
+	testenv.Eventually(t, system.Patience, func() bool { return strings.Contains(b.opens(b.at.Path), "Go back</a>") },
+		"the action to be done")
 	s.Expect(c, "shop:order:timeout:1=fired", key+"="+payload)
 	s.Settled()
 	p.Stop()
 	if log := p.Log.String(); !strings.Contains(log, "do=fire") {
-		t.Errorf("the log does not say what was asked for:\n%s", log)
+		t.Errorf("the log does not name the request:\n%s", log)
 	}
 }

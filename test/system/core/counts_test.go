@@ -12,7 +12,7 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
-// The heartbeats of a running timerd tell what it has fired and how late, and what is moved to now fires at once.
+// The heartbeats of a running timerd have its firings and their lateness, and a timer moved to now fires at once.
 func TestHeartbeatsTellWhatFired(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
@@ -23,7 +23,8 @@ func TestHeartbeatsTellWhatFired(t *testing.T) {
 		s.Do("FCALL", "timer_set", 1, fmt.Sprintf("counted:b:c:%d", i), "p", "PX", 3600_000)
 	}
 	sched := schedule.New(s.RDB, schedule.DefaultMaxPayload)
-	found, err := query.Find(t.Context(), sched, query.Query{Prefix: "counted:"}, query.Place{}, query.Most{Timers: 100})
+	found, err := query.Find(t.Context(), sched, query.Query{Prefix: "counted:"}, query.Place{},
+		query.Most{Timers: 100})
 	if err != nil || len(found.Timers) != n {
 		t.Fatalf("%+v, %v", found, err)
 	}

@@ -40,7 +40,8 @@ func TestDeliver(t *testing.T) {
 			t.Errorf("subject %s", message.Subject)
 		}
 	}
-	want := []string{"pay:order:callback:1 1 retry 500", "pay:order:callback:1 2 retry 500", "pay:order:callback:1 3 delivered 200", "pay:order:callback:2 1 dead 0"}
+	want := []string{"pay:order:callback:1 1 retry 500", "pay:order:callback:1 2 retry 500",
+		"pay:order:callback:1 3 delivered 200", "pay:order:callback:2 1 dead 0"}
 	if strings.Join(results, "\n") != strings.Join(want, "\n") {
 		t.Errorf("log\n%s\nwant\n%s", strings.Join(results, "\n"), strings.Join(want, "\n"))
 	}
@@ -49,30 +50,37 @@ func TestDeliver(t *testing.T) {
 		t.Errorf("webhook-ids %v, want one for all attempts", byID)
 	}
 	for id, attempts := range byID {
-		if len(attempts) != 3 || event.WebhookID(attempts[0]) != id || strings.Contains(id, ".") || attempts[1].ID == attempts[0].ID || attempts[2].Origin != attempts[0].ID {
+		if len(attempts) != 3 || event.WebhookID(attempts[0]) != id || strings.Contains(id, ".") ||
+			attempts[1].ID == attempts[0].ID || attempts[2].Origin != attempts[0].ID {
 			t.Errorf("%s: attempts %+v", id, attempts)
 		}
 	}
 
 	lines := strings.Split(strings.TrimSpace(s.OK("deliveries", "pay:order")), "\n")
-	if len(lines) != 5 || !strings.Contains(lines[1], "500") || !strings.Contains(lines[1], "out of order") || !strings.Contains(lines[4], "dead") {
+	if len(lines) != 5 || !strings.Contains(lines[1], "500") || !strings.Contains(lines[1], "out of order") ||
+		!strings.Contains(lines[4], "dead") {
 		t.Errorf("timerd deliveries:\n%s", strings.Join(lines, "\n"))
 	}
-	if out := s.OK("deliveries", "--failed", "--json"); strings.Count(out, "\n") != 3 || strings.Contains(out, `"delivered"`) {
+	if out := s.OK("deliveries", "--failed", "--json"); strings.Count(out, "\n") != 3 ||
+		strings.Contains(out, `"delivered"`) {
 		t.Errorf("timerd deliveries --failed --json:\n%s", out)
 	}
 	if out := s.OK("deliveries", "shop"); out != "" {
 		t.Errorf("timerd deliveries shop:\n%s", out)
 	}
-	out := s.StatusSays(0, "\n  TIMERS_DELIVERY ", "\nwebhooks\n", " IN WORK ", " REDELIVERED ", " FAILED IN 10m\n", "\n  timerd-deliver  0        0        -       ")
+	out := s.StatusSays(0, "\n  TIMERS_DELIVERY ", "\nwebhooks\n", " IN WORK ", " REDELIVERED ", " FAILED IN 10m\n",
+		"\n  timerd-deliver  0        0        -       ")
 	if strings.Contains(out, "TIMERS_DELIVERY  ?") {
 		t.Errorf("timerd status:\n%s", out)
 	}
-	if out := s.OK("status", "--json"); !strings.Contains(out, `"webhooks":[{"name":"timerd-deliver","waiting":0,"working":0,"last":"`) {
+	if out := s.OK("status", "--json"); !strings.Contains(out,
+		`"webhooks":[{"name":"timerd-deliver","waiting":0,"working":0,"last":"`) {
 		t.Errorf("timerd status --json:\n%s", out)
 	}
 	_, said, _ := s.Run("", "doctor")
-	if !strings.Contains(said, "ok    webhooks          TIMERS_DELIVERY fits; consumers of timerd deliver: 1; events that wait: 0, in work: 0\n") {
+	if !strings.Contains(said,
+		"ok    webhooks          TIMERS_DELIVERY fits; consumers of timerd deliver: 1; events that wait: 0, in work: "+
+			"0\n") {
 		t.Errorf("timerd doctor:\n%s", said)
 	}
 	_, metrics, err := p.Get("/metrics")
@@ -80,8 +88,11 @@ func TestDeliver(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		`timerd_deliveries_total{result="delivered"} 1`, `timerd_deliveries_total{result="retry"} 2`, `timerd_deliveries_total{result="dead"} 1`,
-		`timerd_deliveries_total{result="postponed"} 0`, "timerd_delivery_seconds_count 4", "timerd_circuit_open 0", `timerd_ready{check="endpoints"} 1`, `timerd_ready{check="log of deliveries"} 1`, "timerd_deliveries_unlogged_total 0",
+		`timerd_deliveries_total{result="delivered"} 1`, `timerd_deliveries_total{result="retry"} 2`,
+		`timerd_deliveries_total{result="dead"} 1`,
+		`timerd_deliveries_total{result="postponed"} 0`, "timerd_delivery_seconds_count 4", "timerd_circuit_open 0",
+		`timerd_ready{check="endpoints"} 1`, `timerd_ready{check="log of deliveries"} 1`,
+		"timerd_deliveries_unlogged_total 0",
 	} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("metrics without %s", want)

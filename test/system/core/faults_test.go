@@ -130,7 +130,7 @@ func TestEventsLostInEveryWay(t *testing.T) {
 	p.Stop()
 }
 
-func TestReadinessNamesWhatDoesNotWork(t *testing.T) {
+func TestReadinessNamesTheFault(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
 	p := s.Start()
@@ -188,7 +188,8 @@ func listening(s *system.System, all []*system.Daemon, enough int) (hear, others
 		}
 		subscribed := s.RDB.PubSubNumSub(s.T.Context(), keys.WakeChannel).Val()[keys.WakeChannel]
 		if alive != int64(len(all)) || len(hear) != enough || subscribed != int64(enough) {
-			return fmt.Errorf("%d of %d hear, and %d are subscribed, want %d of %d", len(hear), alive, subscribed, enough, len(all))
+			return fmt.Errorf("%d of %d hear, and %d are subscribed, want %d of %d", len(hear), alive, subscribed,
+				enough, len(all))
 		}
 		return nil
 	}, "some of them to hear")
@@ -198,11 +199,14 @@ func listening(s *system.System, all []*system.Daemon, enough int) (hear, others
 // hears reports whether a timerd has lately shown that it hears a single Redis.
 func hears(s *system.System, p *system.Daemon) bool {
 	ids := s.Do("ZRANGE", keys.Single.Hearing(), 0, -1).([]any)
-	return slices.ContainsFunc(ids, func(id any) bool { return strings.Contains(id.(string), fmt.Sprintf("-%d-", p.Cmd.Process.Pid)) })
+	return slices.ContainsFunc(ids, func(id any) bool {
+		return strings.Contains(id.(string),
+			fmt.Sprintf("-%d-", p.Cmd.Process.Pid))
+	})
 }
 
-// Of three timerds two hear the events. If both are killed, or one is frozen while the host of the other vanishes without a word, the
-// third fires what is due, and then hears, which counts as a gap.
+// Of three timerds two hear the events. If both are killed, or one is frozen while the host of the other vanishes
+// silently, the third fires the due timers, and then listens, which counts as a gap.
 func TestTwoOfThreeHear(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(hear []*system.Daemon, hosts map[*system.Daemon]*testenv.Proxy){
@@ -249,7 +253,8 @@ func TestRollingChangeOfNamespaces(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
 	s.Env["TIMERD_SWEEP_INTERVAL"] = "200ms"
-	all := []*system.Daemon{s.Start("TIMERD_NAMESPACES=shop"), s.Start("TIMERD_NAMESPACES=shop"), s.Start("TIMERD_NAMESPACES=pay,shop")}
+	all := []*system.Daemon{s.Start("TIMERD_NAMESPACES=shop"), s.Start("TIMERD_NAMESPACES=shop"),
+		s.Start("TIMERD_NAMESPACES=pay,shop")}
 	c := s.Collect()
 	listening(s, all, 3)
 	s.After(s.Now() + 3000) // four sweeps and more, after which one would stand by
@@ -274,7 +279,8 @@ func TestRankOfTimerdsWithoutNATS(t *testing.T) {
 	c := s.Collect()
 	listening(s, all, 2)
 	proxy.Blackhole()
-	testenv.Eventually(t, system.Patience, func() bool { return s.Do("ZCARD", keys.Single.Unable()) == int64(2) }, "two of them to say that they cannot publish")
+	testenv.Eventually(t, system.Patience, func() bool { return s.Do("ZCARD", keys.Single.Unable()) == int64(2) },
+		"two of them to say that they cannot publish")
 	testenv.Eventually(t, system.Patience, func() bool { return hears(s, healthy) }, "the third to hear")
 	var want []string
 	soonest := time.Hour
@@ -292,7 +298,8 @@ func TestRankOfTimerdsWithoutNATS(t *testing.T) {
 		t.Errorf("the soonest of five was %v late", soonest)
 	}
 	proxy.Heal()
-	testenv.Eventually(t, system.Patience, func() bool { return s.Do("ZCARD", keys.Single.Unable()) == int64(0) }, "all to publish again")
+	testenv.Eventually(t, system.Patience, func() bool { return s.Do("ZCARD", keys.Single.Unable()) == int64(0) },
+		"all to publish again")
 	s.Settled()
 	for _, p := range all {
 		p.Stop()
@@ -348,7 +355,7 @@ func TestStopsInTime(t *testing.T) {
 	}
 }
 
-// setAll sets n timers, each due in so many ms, and returns what must fire.
+// setAll sets n timers, each due in so many ms, and returns the firings that must come.
 func setAll(s *system.System, prefix string, n int, in func(i int) int) (want []string) {
 	s.T.Helper()
 	_, err := s.RDB.Pipelined(s.T.Context(), func(pipe redis.Pipeliner) error {

@@ -42,7 +42,8 @@ func TestMainPathAsTheLeastPrivilegedUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Holds("app1", 1)
-	if got := producer.FCallRO(t.Context(), "timer_get", []string{"app1:b:c:held"}).Val(); !strings.Contains(fmt.Sprint(got), "state held") {
+	if got := producer.FCallRO(t.Context(), "timer_get", []string{"app1:b:c:held"}).Val(); !strings.Contains(
+		fmt.Sprint(got), "state held") {
 		t.Errorf("timer_get: %v", got)
 	}
 	s.Says(0, "resume app1 --shift", "app1 resumed")

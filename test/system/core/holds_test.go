@@ -10,7 +10,7 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
-// A hold by two timerds of which one is stopped; the others' timers; cancellations; a resume at once.
+// A hold by two timerds, one of them stopped; the others' timers; cancellations; a resume at once.
 func TestHoldAndResume(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
@@ -18,7 +18,8 @@ func TestHoldAndResume(t *testing.T) {
 	c := s.Collect()
 	began := time.Now().Truncate(time.Millisecond)
 	b.Signal(syscall.SIGSTOP)
-	s.Says(0, "hold shop --reason outage", "shop held", "no replica has the hold") // it waits for nobody for 5 s: then the exit code is 1
+	// it waits for nobody for 5 s: then the exit code is 1
+	s.Says(0, "hold shop --reason outage", "shop held", "no replica has the hold")
 	noted := time.Now()
 	held := s.SetMany("shop", 300, time.Second)
 	others := s.SetMany("other", 100, time.Second)
@@ -30,7 +31,8 @@ func TestHoldAndResume(t *testing.T) {
 	s.SaysAtLast("status", "300 held", "shop")
 	a.Measures(true, "timerd_held_timers 300")
 	a.Measures(true, "timerd_holds 1")
-	if v := s.HeldNow()[0]; v.Reason != "outage" || !strings.Contains(v.By, "@") || v.Until != nil || v.Since.Before(began) || v.Since.After(noted) {
+	if v := s.HeldNow()[0]; v.Reason != "outage" || !strings.Contains(v.By, "@") || v.Until != nil ||
+		v.Since.Before(began) || v.Since.After(noted) {
 		t.Errorf("holds --json: %+v, want it since a time from %s to %s", v, began, noted)
 	}
 	s.Says(0, "cancel shop:m:t:7", "cancelled")
@@ -47,7 +49,7 @@ func TestHoldAndResume(t *testing.T) {
 	s.Settled()
 	a.Stop()
 	b.Stop()
-	if !strings.Contains(a.Log.String(), "timers are held") || !strings.Contains(a.Log.String(), "reason=outage") {
+	if !strings.Contains(a.Log.String(), "namespace on hold") || !strings.Contains(a.Log.String(), "reason=outage") {
 		t.Errorf("the log does not say who held what, when and why:\n%s", a.Log)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
-// Timers that became due while no timerd ran do not fire beyond their limits, their own or that of their namespace. A replay
-// does.
+// Timers that became due while no timerd ran do not fire beyond their limits, their own or that of their namespace. A
+// replay does.
 func TestTimersThatAreTooLate(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
@@ -33,7 +33,8 @@ func TestTimersThatAreTooLate(t *testing.T) {
 	s.After(due + 1600)
 	p = s.Start()
 
-	s.Expect(c, `shop:order:timeout:patient={"order":3}`, `shop:order:timeout:always={"order":4}`, `other:order:timeout:other={"order":6}`)
+	s.Expect(c, `shop:order:timeout:patient={"order":3}`, `shop:order:timeout:always={"order":4}`,
+		`other:order:timeout:other={"order":6}`)
 	letters := s.Late(3)
 	for id, most := range map[string]string{"plain": "1.5s", "default": "1.5s", "own": "1s"} {
 		if e := letters[id]; !strings.HasSuffix(e.DeadReason, " after its due time, at most "+most) {
@@ -43,7 +44,8 @@ func TestTimersThatAreTooLate(t *testing.T) {
 	if got := letters["own"].Late; got != (policy.Limit{Given: true, Most: time.Second}) {
 		t.Errorf("the letter has the limit %+v", got)
 	}
-	if out := s.Do("FCALL_RO", "timer_get", 1, "shop:order:timeout:extended"); !strings.Contains(fmt.Sprint(out), "late 1000") {
+	if out := s.Do("FCALL_RO", "timer_get", 1, "shop:order:timeout:extended"); !strings.Contains(fmt.Sprint(out),
+		"late 1000") {
 		t.Errorf("timer_get of the timer that was extended: %v", out)
 	}
 	s.Do("FCALL", "timer_cancel", 1, "shop:order:timeout:extended")
@@ -52,7 +54,8 @@ func TestTimersThatAreTooLate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`timerd_late_total{action="dead"} 3` + "\n", `timerd_late_total{action="drop"} 1` + "\n"} {
+	for _, want := range []string{`timerd_late_total{action="dead"} 3` + "\n", `timerd_late_total{action="drop"} 1` +
+		"\n"} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("the metrics lack %s", want)
 		}
@@ -62,7 +65,7 @@ func TestTimersThatAreTooLate(t *testing.T) {
 	}
 }
 
-// A retry has the limit of its timer, counted from its own due time, and a replay of what was too late fires however late.
+// A retry has the limit of its timer, counted from its own due time, and a replay of a late timer fires however late.
 func TestRetriesAndReplaysOfTimersWithLimits(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
@@ -91,7 +94,8 @@ func TestRetriesAndReplaysOfTimersWithLimits(t *testing.T) {
 	s.Do("HSET", "timerd:{t}:data", key, strings.Replace(record, ";D=", ";L=", 1))
 	s.Start("TIMERD_LATE=*=1ms")
 	letter := s.Late(1)["d"]
-	if letter.Attempt != 3 || letter.Late != (policy.Limit{Given: true, Most: limit}) || !strings.HasSuffix(letter.DeadReason, ", at most 2.5s") {
+	if letter.Attempt != 3 || letter.Late != (policy.Limit{Given: true, Most: limit}) ||
+		!strings.HasSuffix(letter.DeadReason, ", at most 2.5s") {
 		t.Errorf("the dead letter is %+v", letter)
 	}
 

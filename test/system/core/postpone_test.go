@@ -8,8 +8,8 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
-// What was postponed comes again as the same attempt, whatever the policy allows, and all that comes of a timer names its first
-// event: retries, postponed events, the dead letter, and what comes of its replay.
+// A postponed event comes again as the same attempt, whatever the policy allows, and all later messages of a timer name
+// its first event: retries, postponed events, the dead letter, and those after its replay.
 func TestPostponedAndOrigins(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
@@ -27,7 +27,7 @@ func TestPostponedAndOrigins(t *testing.T) {
 		}
 		origins[e.Key.String()] = e.ID
 	}
-	// follow asks for the last events again, and returns what comes.
+	// follow asks for the last events again, and returns the new ones.
 	seen := 2
 	follow := func(attempt int, headers ...string) []event.Event {
 		t.Helper()
@@ -38,7 +38,8 @@ func TestPostponedAndOrigins(t *testing.T) {
 		all := s.Events(c, seen)[seen-2:]
 		for _, e := range all {
 			if e.Origin != origins[e.Key.String()] || e.Attempt != attempt {
-				t.Errorf("attempt %d with the origin %s, want %d, %s", e.Attempt, e.Origin, attempt, origins[e.Key.String()])
+				t.Errorf("attempt %d with the origin %s, want %d, %s", e.Attempt, e.Origin, attempt,
+					origins[e.Key.String()])
 			}
 		}
 		return all

@@ -11,7 +11,7 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
-// What each command on the trigger key does to a repetition, with what fires of it and what follows.
+// The effect of each command on the trigger key of a repetition, with its firings and its next occurrence.
 func TestCommandsOnRepetitions(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
@@ -73,7 +73,8 @@ func TestCommandsOnRepetitions(t *testing.T) {
 		case row.next == "":
 			s.Over(key)
 		default:
-			s.Next(key, first+system.Hour, fmt.Sprintf("payload %s state pending repeat every 1h0m0s occurrence %s", payload, number))
+			s.Next(key, first+system.Hour, fmt.Sprintf("payload %s state pending repeat every 1h0m0s occurrence %s",
+				payload, number))
 		}
 	}
 
@@ -84,7 +85,8 @@ func TestCommandsOnRepetitions(t *testing.T) {
 	if again.Attempt != 2 || again.Repeat != "every 1h0m0s" || again.Occurrence != 1 {
 		t.Errorf("the retry is %+v", again)
 	}
-	s.Next("shop:repeat:command:expire", firsts["expire"]+system.Hour, "payload p state pending repeat every 1h0m0s occurrence 2")
+	s.Next("shop:repeat:command:expire", firsts["expire"]+system.Hour,
+		"payload p state pending repeat every 1h0m0s occurrence 2")
 	c.Stays(fire+1, 100*time.Millisecond)
 	p.Stop()
 }

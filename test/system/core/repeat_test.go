@@ -26,7 +26,8 @@ func TestCronIsPlannedAndFires(t *testing.T) {
 	}, "the plan to be shown")
 	s.OK("cancel", "shop:report:yearly:1")
 	out := s.OK("repeat", "shop:report:daily:1", "--cron", "* * * * * *", "--tz", "Asia/Kathmandu", "--times", "2", "x")
-	if strings.Count(out, "\n") != 4 || !strings.HasPrefix(out, "shop:report:daily:1 is set: ") || !strings.Contains(out, "+05:45") {
+	if strings.Count(out, "\n") != 4 || !strings.HasPrefix(out, "shop:report:daily:1 is set: ") ||
+		!strings.Contains(out, "+05:45") {
 		t.Errorf("timerd repeat:\n%s", out)
 	}
 	const text = "cron * * * * * * Asia/Kathmandu"
@@ -44,7 +45,8 @@ func TestCronIsPlannedAndFires(t *testing.T) {
 	s.Settled()
 	s.Do("FCALL", "timer_repeat", 1, "shop:report:daily:2", "x", "CRON", "@hourly", "TZ", "Europe/Berln")
 	letter := s.Letters(1)[0]
-	if want := `repeat: zone "Europe/Berln" is not in the time zone database`; !strings.HasPrefix(letter.DeadReason, want) {
+	if want := `repeat: zone "Europe/Berln" is not in the time zone database`; !strings.HasPrefix(letter.DeadReason,
+		want) {
 		t.Errorf("the reason is %q, want %s", letter.DeadReason, want)
 	}
 	s.Settled()

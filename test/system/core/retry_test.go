@@ -24,7 +24,8 @@ func TestRetriesFollowThePolicy(t *testing.T) {
 			s.Do("FCALL", "timer_set", 1, key, payload, "PX", 100)
 		} else {
 			id := s.Letters(1)[0].ID
-			if out := s.OK("dead", "replay", "--id", id, "--yes"); !strings.HasSuffix(out, "\n1 replayed, 0 skipped\n") {
+			if out := s.OK("dead", "replay", "--id", id, "--yes"); !strings.HasSuffix(out,
+				"\n1 replayed, 0 skipped\n") {
 				t.Fatalf("dead replay: %s", out)
 			}
 		}
@@ -36,7 +37,8 @@ func TestRetriesFollowThePolicy(t *testing.T) {
 				t.Errorf("event %+v, want attempt %d of 4", e, i+1)
 			}
 			if i > 0 {
-				if due := e.Due.Add(-delays[i-1]); due.Before(from.Truncate(time.Millisecond)) || due.After(to.Add(time.Millisecond)) {
+				if due := e.Due.Add(-delays[i-1]); due.Before(from.Truncate(time.Millisecond)) ||
+					due.After(to.Add(time.Millisecond)) {
 					t.Errorf("attempt %d is due %s after the request, want %s", i+1, e.Due.Sub(from), delays[i-1])
 				}
 				t.Logf("attempt %d: %s late", i+1, e.Time.Sub(e.Due))
@@ -44,7 +46,8 @@ func TestRetriesFollowThePolicy(t *testing.T) {
 			from, to = s.Retry(c.All()[c.Len()-1], "Timer-Error", fmt.Sprintf("failure %d", i+1))
 		}
 		letter := s.Letters(1)[0]
-		if letter.Key.String() != key || letter.Attempt != 4 || letter.MaxAttempts != 4 || letter.DeadReason != event.ReasonExhausted ||
+		if letter.Key.String() != key || letter.Attempt != 4 || letter.MaxAttempts != 4 ||
+			letter.DeadReason != event.ReasonExhausted ||
 			letter.LastError != "failure 4" || string(letter.Data) != payload {
 			t.Errorf("dead letter %+v", letter)
 		}
@@ -56,7 +59,8 @@ func TestRetriesFollowThePolicy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"timerd_retries_total 6\n", `timerd_dead_letters_total{reason="exhausted"} 2` + "\n"} {
+	for _, want := range []string{"timerd_retries_total 6\n", `timerd_dead_letters_total{reason="exhausted"} 2` +
+		"\n"} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("the metrics lack %q", want)
 		}

@@ -18,7 +18,9 @@ func TestStreamsAreMadeByTheSettings(t *testing.T) {
 	s := system.New(t)
 	p := s.Start("TIMERD_STREAM_MAX_AGE=24h", "TIMERD_STREAM_MAX_BYTES=5000000")
 	out := strings.Join(strings.Fields(s.StatusSays(0, "ok: nothing is wrong")), " ")
-	if !strings.Contains(out, " TIMERS 0 0 B 1d 5.0 MB 1 of 1 TIMERS_RETRY 0 0 B ever no limit 1 of 1 TIMERS_DEAD 0 0 B ever no limit 1 of 1") {
+	if !strings.Contains(out,
+		" TIMERS 0 0 B 1d 5.0 MB 1 of 1 TIMERS_RETRY 0 0 B ever no limit 1 of 1 TIMERS_DEAD 0 0 B ever "+
+			"no limit 1 of 1") {
 		t.Errorf("status:\n%s", out)
 	}
 	p.Stop()
@@ -91,7 +93,8 @@ func TestFormsOfPayloads(t *testing.T) {
 						t.Fatal(err)
 					}
 					if string(e.Data) != payloads[i] || e.Data == nil || e.ContentType != test.form(payloads[i]) {
-						t.Errorf("%s brings %q as %s, want %q as %s", what, e.Data, e.ContentType, payloads[i], test.form(payloads[i]))
+						t.Errorf("%s brings %q as %s, want %q as %s", what, e.Data, e.ContentType, payloads[i],
+							test.form(payloads[i]))
 					}
 				}
 			}

@@ -80,8 +80,8 @@ func (d *deathbed) Release(ctx context.Context, outcomes []schedule.Outcome) err
 	return d.Schedule.Release(ctx, outcomes)
 }
 
-// TestDeathAtEachStep kills a timerd between claim and settle, at every step in
-// turn, and has another one go on, which says what it took over.
+// TestDeathAtEachStep kills a timerd between claim and settle, at every step in turn, and has another one go on, which
+// logs its takeover.
 func TestDeathAtEachStep(t *testing.T) {
 	t.Parallel()
 	for _, step := range []string{"claimed", "published", "acknowledged", "settled"} {

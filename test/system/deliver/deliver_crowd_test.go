@@ -108,12 +108,14 @@ func (c *crowd) run(s *system.System, round string, from, rate, seconds int) (me
 			}
 			due := began.Add(time.Duration(i) * time.Second / time.Duration(rate)).Add(time.Second).UnixMilli()
 			in := max(due-time.Now().UnixMilli(), 1) // more than nothing on a machine that cannot keep up
-			pipe.Do(c.t.Context(), "FCALL", "timer_set", 1, fmt.Sprintf("pay:order:callback:%s-%d", round, i), fmt.Sprintf(`{"url":%q,"due":%d}`, c.url(host), due), "PX", in)
+			pipe.Do(c.t.Context(), "FCALL", "timer_set", 1, fmt.Sprintf("pay:order:callback:%s-%d", round, i),
+				fmt.Sprintf(`{"url":%q,"due":%d}`, c.url(host), due), "PX", in)
 		}
 		if _, err := pipe.Exec(c.t.Context()); err != nil {
 			c.t.Fatal(err)
 		}
-		backoff.Sleep(c.t.Context(), time.Until(began.Add(time.Duration(i)*time.Second/time.Duration(rate)))) // the rate
+		// the rate
+		backoff.Sleep(c.t.Context(), time.Until(began.Add(time.Duration(i)*time.Second/time.Duration(rate))))
 	}
 	testenv.Eventually(c.t, 2*system.Patience, func() error {
 		c.mu.Lock()
@@ -144,12 +146,13 @@ func value(p *system.Daemon, name string) (value float64) {
 	return value
 }
 
-// Hosts that let calls hang do not delay those that answer.
+// Hosts that let calls hang do not delay answering ones.
 func TestDeliverCrowd(t *testing.T) {
 	t.Parallel()
 	hosts, dead, rate, seconds, timeout := 300, 30, 150, 15, "25s"
 	if size := os.Getenv(crowdVariable); size != "" {
-		if _, err := fmt.Sscanf(strings.ReplaceAll(size, ",", " "), "%d %d %d %d %s", &hosts, &dead, &rate, &seconds, &timeout); err != nil {
+		if _, err := fmt.Sscanf(strings.ReplaceAll(size, ",", " "), "%d %d %d %d %s", &hosts, &dead, &rate, &seconds,
+			&timeout); err != nil {
 			t.Fatalf("%s=%s: %v", crowdVariable, size, err)
 		}
 	}
@@ -170,10 +173,13 @@ func TestDeliverCrowd(t *testing.T) {
 	t.Logf("without dead hosts: late by %v, p99 %v, at most %v; %.0f MB, %.1f s of CPU", median, p99, worst,
 		value(p, "process_resident_memory_bytes")/1e6, value(p, "process_cpu_seconds_total"))
 	deadMedian, deadP99, deadWorst := c.run(s, "dead", 0, rate, seconds)
-	t.Logf("with %d dead of %d: late by %v, p99 %v, at most %v; %.0f MB, %.1f s of CPU, %v circuits open", dead, hosts, deadMedian, deadP99, deadWorst,
-		value(p, "process_resident_memory_bytes")/1e6, value(p, "process_cpu_seconds_total"), value(p, "timerd_circuit_open"))
+	t.Logf("with %d dead of %d: late by %v, p99 %v, at most %v; %.0f MB, %.1f s of CPU, %v circuits open", dead, hosts,
+		deadMedian, deadP99, deadWorst,
+		value(p, "process_resident_memory_bytes")/1e6, value(p, "process_cpu_seconds_total"),
+		value(p, "timerd_circuit_open"))
 	if length, err := time.ParseDuration(timeout); err != nil || deadWorst > max(length/2, worst+time.Second) {
-		t.Errorf("with dead hosts, whose calls take %s (%v), one was late by %v, without by %v at most", timeout, err, deadWorst, worst)
+		t.Errorf("with dead hosts, whose calls take %s (%v), one was late by %v, without by %v at most", timeout, err,
+			deadWorst, worst)
 	}
 	most := int64(0)
 	for i := range dead {
@@ -198,12 +204,13 @@ func (c *crowd) recover(s *system.System, p *system.Daemon) {
 		}
 		return nil
 	}, "recovery")
-	c.t.Logf("after %v everything had arrived; %.0f MB before, %.0f after", time.Since(began).Round(time.Second), before/1e6, value(p, "process_resident_memory_bytes")/1e6)
+	c.t.Logf("after %v everything had arrived; %.0f MB before, %.0f after", time.Since(began).Round(time.Second),
+		before/1e6, value(p, "process_resident_memory_bytes")/1e6)
 	c.t.Logf("records: %v", c.records(s))
 }
 
-// records counts what the log of deliveries says. Each timer has to be delivered, and no attempt may have failed twice: what
-// is held back uses none up.
+// records counts the log of deliveries by result. Each timer must be delivered, and no attempt may have failed twice: a
+// postponement uses none up.
 func (c *crowd) records(s *system.System) map[event.Result]int {
 	c.t.Helper()
 	stream, err := s.JS.OrderedConsumer(c.t.Context(), "TIMERS_DELIVERY", jetstream.OrderedConsumerConfig{})
@@ -237,7 +244,8 @@ func (c *crowd) records(s *system.System) map[event.Result]int {
 			delivered[r.Origin] = true
 		case event.ResultRetry:
 			if failed[r.Origin]++; failed[r.Origin] != r.Attempt {
-				c.t.Errorf("%s failed %d times, and the last time that was attempt %d", r.Origin, failed[r.Origin], r.Attempt)
+				c.t.Errorf("%s failed %d times, and the last time that was attempt %d", r.Origin, failed[r.Origin],
+					r.Attempt)
 			}
 		}
 	}

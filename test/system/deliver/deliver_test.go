@@ -42,17 +42,18 @@ func TestDeliverReload(t *testing.T) {
 	}
 	set(1)
 	total(before, 1)
-	if err := os.WriteFile(file, []byte("endpoints: [{match: pay, url: 'ftp://x', secrets: [whsec_s3cr3t]}]"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("endpoints: [{match: pay, url: 'ftp://x', secrets: [whsec_s3cr3t]}]"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	p.Signal(syscall.SIGHUP)
-	p.Log.Wait(t, system.Patience, "the endpoints are unchanged")
+	p.Log.Wait(t, system.Patience, "keeping the old endpoints")
 	testenv.Lacks(t, p.Log.String(), "whsec_s3cr3t")
 	set(2)
 	total(before, 2)
 	system.WriteWebhooks(t, file, "pay "+after.URL)
 	p.Signal(syscall.SIGHUP)
-	p.Log.Wait(t, system.Patience, "endpoints were read again")
+	p.Log.Wait(t, system.Patience, "endpoints reloaded")
 	testenv.Eventually(t, system.Patience, func() error {
 		if n := strings.Count(p.Log.String(), "events are taken by this file"); n < 2 {
 			return fmt.Errorf("%d files were gone by", n)
@@ -140,7 +141,7 @@ func TestDeliverToADeadHost(t *testing.T) {
 		}
 	}
 	set(0, all, m.URL)
-	p.Log.Wait(t, system.Patience, "host fails, its deliveries are postponed")
+	p.Log.Wait(t, system.Patience, "host fails: postponing its deliveries")
 	set(all, 2*all, m.URL)
 	set(2*all, 3*all, living.URL)
 	testenv.Eventually(t, system.Patience, func() error {
@@ -150,7 +151,7 @@ func TestDeliverToADeadHost(t *testing.T) {
 		return nil
 	}, "deliveries to the living host")
 	before := calls.Load()
-	if before > 20+64 { // those that were under way when it opened
+	if before > 20+64 { // calls that were running when it opened
 		t.Errorf("%d calls of the dead host", before)
 	}
 	dead.Store(0)
@@ -184,7 +185,7 @@ func TestDeliverToADeadHost(t *testing.T) {
 		for _, n := range used {
 			failures += n
 		}
-		if failures != 20 { // those that opened the circuit; what failed while it was open used up nothing
+		if failures != 20 { // the failures that opened the circuit; failures while it was open use up no attempt
 			t.Errorf("%d attempts were used up, want 20", failures)
 		}
 		for subject, attempt := range delivered {
@@ -214,8 +215,10 @@ func TestDeliverCheck(t *testing.T) {
 	}{
 		{[]string{"deliver"}, "", "--config is missing"},
 		{[]string{"deliver", "--config", file, "--calls", "0"}, "", "--calls=0"},
-		{[]string{"deliver", "--config", file, "--check"}, "endpoints: [{url: 'https://x', rate: 5}]", "line 1: match is missing\n"},
-		{[]string{"deliver", "--config", file}, "endpoints: [{url: 'https://x', rate: 5}]", "line 1: rate: \"5\": want a number of calls in a time"},
+		{[]string{"deliver", "--config", file, "--check"}, "endpoints: [{url: 'https://x', rate: 5}]",
+			"line 1: match is missing\n"},
+		{[]string{"deliver", "--config", file}, "endpoints: [{url: 'https://x', rate: 5}]",
+			"line 1: rate: \"5\": want a number of calls in a time"},
 		{[]string{"deliver", "--config", file + ".none", "--check"}, "", "no such file"},
 	} {
 		if test.text != "" {
@@ -235,14 +238,16 @@ func TestDeliverRights(t *testing.T) {
 	t.Parallel()
 	rights := &server.Permissions{
 		Publish: &server.SubjectPermission{Allow: []string{
-			"$JS.API.INFO", "$JS.API.STREAM.INFO.TIMERS", "$JS.API.STREAM.*.TIMERS_DELIVERY", "$JS.API.CONSUMER.*.TIMERS.>", "$JS.API.CONSUMER.MSG.NEXT.TIMERS.>", "$JS.ACK.TIMERS.>",
+			"$JS.API.INFO", "$JS.API.STREAM.INFO.TIMERS", "$JS.API.STREAM.*.TIMERS_DELIVERY",
+			"$JS.API.CONSUMER.*.TIMERS.>", "$JS.API.CONSUMER.MSG.NEXT.TIMERS.>", "$JS.ACK.TIMERS.>",
 			"timers.retry.>", "timers.dead.>", "timers.delivery.>",
 		}},
 		Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.>"}},
 	}
 	s := &system.System{T: t, Redis: testenv.Redis(t)}
 	s.NATS = testenv.NATS(t, func(o *server.Options) {
-		o.Users = []*server.User{{Username: "admin", Password: "a"}, {Username: "deliver", Password: "d", Permissions: rights}}
+		o.Users = []*server.User{{Username: "admin", Password: "a"},
+			{Username: "deliver", Password: "d", Permissions: rights}}
 	})
 	s.RDB, s.JS = s.Redis.Client(), s.NATS.JetStream(nats.UserInfo("admin", "a"))
 	s.Env = map[string]string{
@@ -252,9 +257,11 @@ func TestDeliverRights(t *testing.T) {
 	s.Start()
 	var n atomic.Int64
 	m := system.NewMerchant(t, func(w http.ResponseWriter, _ *http.Request) {
-		w.WriteHeader(map[int64]int{1: http.StatusOK, 2: http.StatusBadGateway, 3: http.StatusOK, 4: http.StatusGone}[n.Add(1)])
+		w.WriteHeader(map[int64]int{1: http.StatusOK, 2: http.StatusBadGateway, 3: http.StatusOK,
+			4: http.StatusGone}[n.Add(1)])
 	})
-	p := s.Deliverer(system.Webhooks(t, "pay {data.url}"), "TIMERD_NATS_URL="+strings.Replace(s.NATS.URL(), "nats://", "nats://deliver:d@", 1))
+	p := s.Deliverer(system.Webhooks(t, "pay {data.url}"), "TIMERD_NATS_URL="+strings.Replace(s.NATS.URL(), "nats://",
+		"nats://deliver:d@", 1))
 	log := testenv.Collect(t, s.JS, "TIMERS_DELIVERY")
 	for i, records := range []int{1, 3, 4} {
 		s.Do("FCALL", "timer_set", 1, fmt.Sprintf("pay:order:callback:%d", i), `{"url":"`+m.URL+`"}`, "PX", 20)

@@ -11,7 +11,7 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
-// Two timerds, of which one is killed at a time, and a hold: what is postponed comes once for each event.
+// Two timerds, one of them killed at a time, and a hold: each postponed event comes once.
 func TestPostponedThroughCrashes(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)

@@ -93,8 +93,8 @@ func TestTimersInAThousandApps(t *testing.T) {
 	p.Stop()
 }
 
-// BenchmarkForeignCommand tells what timerd costs those who use Redis for other things: how much of its CPU time Redis
-// takes for a command of theirs, in µs, alone, beside a timerd without timers, and with a timer in each of 1,000 apps.
+// BenchmarkForeignCommand measures timerd's cost for other users of Redis: Redis's CPU time for one of their commands,
+// in µs, alone, beside a timerd without timers, and with a timer in each of 1,000 apps.
 //
 //	go test ./cmd/timerd -run '^$' -bench ForeignCommand -benchtime 30000x
 func BenchmarkForeignCommand(b *testing.B) {

@@ -16,7 +16,7 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
-// A clock of Redis that was stepped is told.
+// A step of Redis's clock is reported.
 func TestOutagesOfTheClock(t *testing.T) {
 	t.Parallel()
 	clock, err := lab.NewClock(t.Context(), t.TempDir())
@@ -25,7 +25,8 @@ func TestOutagesOfTheClock(t *testing.T) {
 	}
 	x := newScene(t, devserver.Environment(clock.Environment()...))
 	ahead := func(by time.Duration) func(*scene) { return func(*scene) { ahead(x.System, clock, by) } }
-	stepped := outage{level: diag.Warn, check: diag.CheckClock, text: `that of Redis is off by (59|1m).*; it was stepped forward by (59|1m).* to \d`}
+	stepped := outage{level: diag.Warn, check: diag.CheckClock,
+		text: `that of Redis is off by (59|1m).*; it was stepped forward by (59|1m).* to \d`}
 	right := stepped
 	right.text = `that of Redis was stepped forward by (59|1m).* to .*, back by (59|1m).* to \d`
 	x.quiet()
@@ -36,7 +37,8 @@ func TestOutagesOfTheClock(t *testing.T) {
 	_, took = x.tells(right)
 	t.Logf("the clock of Redis was put right: told after %v", took)
 	for _, direction := range []string{"forward", "back"} {
-		x.p.Log.Wait(t, system.Patience, `msg="the clock of Redis was stepped: timers are due by it" redis=`+x.Redis.Addr()+` direction=`+direction)
+		x.p.Log.Wait(t, system.Patience,
+			`msg="the clock of Redis was stepped; due times follow it" redis=`+x.Redis.Addr()+` direction=`+direction)
 	}
 	x.p.Stop() // it forgets the steps after ten minutes
 	x.start()
@@ -44,8 +46,8 @@ func TestOutagesOfTheClock(t *testing.T) {
 	x.p.Stop()
 }
 
-// Keys run out before their time while no timerd listens: Redis's clock is ahead for some seconds, at its start or later, or
-// somebody has cut their TTLs.
+// Keys run out before their time while no timerd listens: Redis's clock is ahead for some seconds, at its start or
+// later, or somebody has cut their TTLs.
 func TestRanOutEarlyWhileNobodyListened(t *testing.T) {
 	t.Parallel()
 	for name, runOut := range map[string]func(s *system.System, clock *lab.Clock, names []string){
@@ -92,8 +94,8 @@ func TestRanOutEarlyWhileNobodyListened(t *testing.T) {
 	}
 }
 
-// No timerd runs for a day: the occurrence that was pending fires unless it is too late, then those of the last CATCHUP in their
-// order. The rest is skipped, and counted.
+// No timerd runs for a day: the occurrence that was pending fires unless it is too late, then those of the last CATCHUP
+// in their order. The rest is skipped, and counted.
 func TestRepetitionsMissedForADay(t *testing.T) {
 	t.Parallel()
 	clock, err := lab.NewClock(t.Context(), t.TempDir())
@@ -108,7 +110,7 @@ func TestRepetitionsMissedForADay(t *testing.T) {
 		name    string
 		options []any
 		fires   []int64 // which points of the grid, the first being 0
-		skipped int64   // up to the one that is pending then, which is point 24
+		skipped int64   // up to the pending one, point 24
 	}{
 		{"none", nil, []int64{0}, 23},
 		{"some", []any{"CATCHUP", 3 * system.Hour}, []int64{0, 21, 22, 23}, 20},
@@ -125,7 +127,8 @@ func TestRepetitionsMissedForADay(t *testing.T) {
 		fire, skipped = fire+len(row.fires), skipped+row.skipped
 	}
 	const planned = "shop:repeat:missed:planned"
-	s.Do("FCALL", "timer_repeat", 1, planned, "p", "CRON", "0 0 30 12 *", "TZ", "Europe/Berlin", "UNTIL", s.Now()+9*365*24*system.Hour)
+	s.Do("FCALL", "timer_repeat", 1, planned, "p", "CRON", "0 0 30 12 *", "TZ", "Europe/Berlin", "UNTIL",
+		s.Now()+9*365*24*system.Hour)
 	ahead(s, clock, 24*time.Hour+30*time.Minute)
 	p = s.Start()
 	all := s.Events(c, fire)
@@ -141,10 +144,12 @@ func TestRepetitionsMissedForADay(t *testing.T) {
 		if slices.Contains(row.options, any("LATE")) {
 			limit = fmt.Sprintf(" late %d", system.Hour*7/4)
 		}
-		s.Next(key, first+24*system.Hour, fmt.Sprintf("payload p state pending%s repeat every 1h0m0s occurrence %d", limit, len(want)+1))
+		s.Next(key, first+24*system.Hour, fmt.Sprintf("payload p state pending%s repeat every 1h0m0s occurrence %d",
+			limit, len(want)+1))
 	}
 	for i, e := range s.Letters(2) {
-		if want := []int64{0, 21}[i]; e.Key.ID != "late" || e.Due.UnixMilli() != firsts["late"]+want*system.Hour || e.Occurrence != 1 ||
+		if want := []int64{0, 21}[i]; e.Key.ID != "late" || e.Due.UnixMilli() != firsts["late"]+want*system.Hour ||
+			e.Occurrence != 1 ||
 			!strings.HasPrefix(e.DeadReason, event.ReasonLate) {
 			t.Errorf("dead letter %d is %+v", i, e)
 		}
@@ -177,7 +182,7 @@ func TestRepetitionsGoOnAfterAClockWasAhead(t *testing.T) {
 	c := s.Collect()
 	s.Repeats("shop:repeat:each:second", "p", 1000)
 	s.Do("FCALL", "timer_repeat", 1, "shop:repeat:each:cron", "p", "CRON", "* * * * * *")
-	c.Wait(4, system.Patience)
+	c.WaitFunc(system.Patience, system.AtLeast(4))
 	ahead(s, clock, time.Hour)
 	back := time.Now().Add(2 * time.Second)
 	testenv.Eventually(t, system.Patience, func() bool { return time.Now().After(back) }, "two seconds")
@@ -202,8 +207,9 @@ func TestRepetitionsGoOnAfterAClockWasAhead(t *testing.T) {
 	}
 }
 
-// Redis's clock is an hour ahead, as after a bad start, until two timerds with claims in hand are killed. Once it is back, nothing that
-// they left behind counts for longer than it can: two others hear plain timers, and the claims are over after a lease.
+// Redis's clock is an hour ahead, as after a bad start, until two timerds with claims in hand are killed. Once it is
+// back, nothing that they left behind counts for longer than it can: two others hear plain timers, and the claims are
+// over after a lease.
 func TestTimerdsKilledWhileAClockWasAheadCluster(t *testing.T) {
 	t.Parallel()
 	clock, err := lab.NewClock(t.Context(), t.TempDir())
@@ -219,13 +225,16 @@ func TestTimerdsKilledWhileAClockWasAheadCluster(t *testing.T) {
 	c := s.Collect()
 	proxy.Blackhole()
 	want := setCrowd(s, "claimed", 20, 20)
-	testenv.Eventually(t, system.Patience, func() bool { return s.Do("ZCARD", keys.Single.Firing()) == int64(len(want)) }, "claims")
+	testenv.Eventually(t, system.Patience, func() bool {
+		return s.Do("ZCARD",
+			keys.Single.Firing()) == int64(len(want))
+	}, "claims")
 	for _, p := range doomed {
 		p.Kill()
 	}
 	ahead(s, clock, 0)
 	others := []*system.Daemon{s.Start(), s.Start()}
-	// Both would stand by after four answers that say that two others hear.
+	// Both would stand by after four answers with two other listeners.
 	s.After(s.Now() + 5_000)
 	for i := range 20 {
 		key := fmt.Sprintf("plain:b:c:%d", i)

@@ -48,7 +48,8 @@ func TestPlainTimersFromRedisCLI(t *testing.T) {
 	}
 	var lateness []time.Duration
 	for _, e := range s.Events(c, n) {
-		if want := fmt.Sprintf(`{"order":%s}`, e.Key.ID); string(e.Data) != want || e.ContentType != "application/json" {
+		if want := fmt.Sprintf(`{"order":%s}`, e.Key.ID); string(e.Data) != want ||
+			e.ContentType != "application/json" {
 			t.Errorf("%s: data %s (%s), want %s", e.ID, e.Data, e.ContentType, want)
 		}
 		if got := fmt.Sprint(e.Due.UnixMilli()); got != due[e.Key.String()] {
@@ -112,7 +113,7 @@ func TestAmongForeignKeys(t *testing.T) {
 	}
 	text := percentiles(lateness)
 	t.Log(text)
-	// Far above what it should be, far below what waiting for Redis would give.
+	// Far above the normal value, far below that of waiting for Redis.
 	if p99 := lateness[len(lateness)*99/100]; p99 > time.Second {
 		t.Errorf("too late among %d foreign keys: %s", foreign, text)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
-// newTenants returns a system whose NATS has a user for each of the apps good and evil. Each may publish what concerns
+// newTenants returns a system whose NATS has a user for each of the apps good and evil. Each may publish messages about
 // timers of its own app, and may not read the dead letters.
 func newTenants(t *testing.T) (s *system.System, good, evil jetstream.JetStream) {
 	t.Helper()
@@ -38,7 +38,8 @@ func newTenants(t *testing.T) (s *system.System, good, evil jetstream.JetStream)
 	s.JS = s.NATS.JetStream()
 	s.Env["TIMERD_NATS_URL"] = s.NATS.URL()
 	silent := nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {})
-	return s, s.NATS.JetStream(nats.UserInfo("good", "good"), silent), s.NATS.JetStream(nats.UserInfo("evil", "evil"), silent)
+	return s, s.NATS.JetStream(nats.UserInfo("good", "good"), silent),
+		s.NATS.JetStream(nats.UserInfo("evil", "evil"), silent)
 }
 
 // publish publishes as one of the users, with headers as name and value in turn.
@@ -84,7 +85,8 @@ func consumeGood(s *system.System, js jetstream.JetStream, handler client.Handle
 	}
 }
 
-// Who may publish for one app alone cannot keep away what another one asks for, though he knows its ids beforehand.
+// A user with the right to publish for only one app cannot suppress another one's requests, even knowing its ids
+// beforehand.
 func TestForgedIDs(t *testing.T) {
 	t.Parallel()
 	s, good, evil := newTenants(t)
@@ -98,7 +100,8 @@ func TestForgedIDs(t *testing.T) {
 	forged.ID = ids[0]
 	// The id of the request for a retry, as a header and as the event's own.
 	for _, suffix := range []string{"", ".retry"} {
-		publish(s, evil, "timers.retry.evil.b.c", forged.AppendJSON(nil), "Timer-Delay", "1h", event.MsgIDHeader, ids[0]+suffix)
+		publish(s, evil, "timers.retry.evil.b.c", forged.AppendJSON(nil), "Timer-Delay", "1h", event.MsgIDHeader,
+			ids[0]+suffix)
 	}
 	s.NoRequests()
 	s.Do("FCALL", "timer_set", 1, key, "p", "PXAT", due)
@@ -120,7 +123,7 @@ func TestForgedIDs(t *testing.T) {
 	all := s.Expect(c, key+"=p", key+"=p")
 	lettersOf(s, all[1].ID, 1)
 	s.NoRequests()
-	// The same is asked for again, and no second letter comes of it.
+	// The same request again does not make a second letter.
 	last := c.All()[1]
 	publish(s, good, strings.Replace(last.Subject, ".fired.", ".retry.", 1), last.Data)
 	s.NoRequests()

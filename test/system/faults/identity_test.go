@@ -25,7 +25,7 @@ func ownNames() []string {
 	return []string{"TIMERD_SUBJECT_PREFIX=second.timers", "TIMERD_STREAM=SECOND"}
 }
 
-// identity returns what Redis has as the identity of the installation, "" for none.
+// identity returns the installation's identity in Redis, "" for none.
 func identity(t *testing.T, rdb *redis.Client) string {
 	t.Helper()
 	id, err := rdb.Get(context.WithoutCancel(t.Context()), keys.Installation).Result()
@@ -111,13 +111,15 @@ func TestTwoInstallationsOnOneNATS(t *testing.T) {
 	first, theirs := s.Collect(), testenv.Collect(t, s.JS, "SECOND")
 	due := s.Now()/1000 + 3
 	for _, rdb := range []*redis.Client{s.RDB, other} {
-		if err := rdb.Do(t.Context(), "SET", "a:b:c:1", fmt.Sprint("of database ", rdb.Options().DB), "EXAT", due).Err(); err != nil {
+		if err := rdb.Do(t.Context(), "SET", "a:b:c:1", fmt.Sprint("of database ", rdb.Options().DB), "EXAT",
+			due).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	s.Expect(first, "a:b:c:1=of database 0")
 	m := theirs.Wait(1, system.Patience)[0]
-	if m.Subject != "second.timers.fired.a.b.c" || !strings.Contains(string(m.Data), "of database 1") || m.ID() != first.Wait(1, system.Patience)[0].ID() {
+	if m.Subject != "second.timers.fired.a.b.c" || !strings.Contains(string(m.Data), "of database 1") ||
+		m.ID() != first.Wait(1, system.Patience)[0].ID() {
 		t.Errorf("the second installation fired %s on %s", m.Data, m.Subject)
 	}
 }
@@ -130,7 +132,8 @@ func TestFlushedRedisGoesOn(t *testing.T) {
 	c := s.Collect()
 	id := identity(t, s.RDB)
 	s.Do("FLUSHALL")
-	testenv.Eventually(t, system.Patience, func() bool { return identity(t, s.RDB) == id }, "the identity to be put back")
+	testenv.Eventually(t, system.Patience, func() bool { return identity(t, s.RDB) == id },
+		"the identity to be put back")
 
 	another := testenv.Redis(t)
 	stranger := s.Launch("TIMERD_REDIS_URL=" + another.URL(0))
@@ -164,20 +167,23 @@ func TestAdoptStreams(t *testing.T) {
 
 	replacement := testenv.Redis(t)
 	now := replacement.Client()
-	replaced := map[string]string{"TIMERD_REDIS_URL": replacement.URL(0), "TIMERD_NATS_URL": s.NATS.URL(), "TIMERD_NAMESPACES": "*", "TIMERD_LEASE": "2s"}
+	replaced := map[string]string{"TIMERD_REDIS_URL": replacement.URL(0), "TIMERD_NATS_URL": s.NATS.URL(),
+		"TIMERD_NAMESPACES": "*", "TIMERD_LEASE": "2s"}
 	if err := now.Set(t.Context(), keys.Installation, "replacement", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
 	other := with(s, replaced)
-	if code, out, errs := other.Run("", "doctor", "--adopt-streams"); code != 1 || !strings.Contains(errs, "is running: stop that timerd first") || out != "" {
+	if code, out, errs := other.Run("", "doctor", "--adopt-streams"); code != 1 ||
+		!strings.Contains(errs, "is running: stop that timerd first") || out != "" {
 		t.Errorf("while the other runs: exit code %d\n%s%s", code, out, errs)
 	}
-	if code, out, _ := other.Run("", "doctor"); code != 1 || strings.Count(out, "fail  installation") != 3 || !strings.Contains(out, `of it these are running: "`) {
+	if code, out, _ := other.Run("", "doctor"); code != 1 || strings.Count(out, "fail  installation") != 3 ||
+		!strings.Contains(out, `of it these are running: "`) {
 		t.Errorf("doctor: exit code %d\n%s", code, out)
 	}
 	owned(s, was)
 	p.Stop()
-	s.Retry(c.Wait(1, system.Patience)[0], "Timer-Delay", "0s") // whoever has the streams next carries it out
+	s.Retry(c.Wait(1, system.Patience)[0], "Timer-Delay", "0s") // the next owner of the streams carries it out
 	refused(s.Launch("TIMERD_REDIS_URL="+replacement.URL(0)), bothWays)
 	out := other.OK("doctor", "--adopt-streams")
 	if strings.Count(out, was) != 3 || strings.Count(out, "belongs to installation \"replacement\" now\n") != 3 {
@@ -191,7 +197,8 @@ func TestAdoptStreams(t *testing.T) {
 		t.Errorf("with --json: %d\n%s%s", code, out, errs)
 	}
 	s.Start("TIMERD_REDIS_URL=" + replacement.URL(0))
-	if _, out, _ := other.Run("", "doctor"); !strings.Contains(out, "ok    installation      replacement, in Redis and the streams") {
+	if _, out, _ := other.Run("", "doctor"); !strings.Contains(out,
+		"ok    installation      replacement, in Redis and the streams") {
 		t.Errorf("doctor:\n%s", out)
 	}
 	if err := now.Do(t.Context(), "SET", "a:b:c:2", "y", "PX", 200).Err(); err != nil {
@@ -206,20 +213,24 @@ func TestAdoptEmbeddedStreams(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
 	env := map[string]string{
-		"TIMERD_NATS_URL": "embedded://timerd:" + system.Secret + "@" + testenv.FreeAddr(t), "TIMERD_DATA_DIR": t.TempDir(),
+		"TIMERD_NATS_URL":  "embedded://timerd:" + system.Secret + "@" + testenv.FreeAddr(t),
+		"TIMERD_DATA_DIR":  t.TempDir(),
 		"TIMERD_REDIS_URL": s.Redis.URL(1), "TIMERD_NAMESPACES": "*",
 	}
 	settings := []string{"TIMERD_NATS_URL=" + env["TIMERD_NATS_URL"], "TIMERD_DATA_DIR=" + env["TIMERD_DATA_DIR"]}
 	p := s.Start(settings...)
-	if err := s.Redis.Client(func(o *redis.Options) { o.DB = 1 }).Set(t.Context(), keys.Installation, "replacement", 0).Err(); err != nil {
+	if err := s.Redis.Client(func(o *redis.Options) { o.DB = 1 }).Set(t.Context(), keys.Installation, "replacement",
+		0).Err(); err != nil {
 		t.Fatal(err)
 	}
 	other := with(s, env)
-	if code, _, errs := other.Run("", "doctor", "--adopt-streams"); code != 1 || !strings.Contains(errs, "is running: stop that timerd first") {
+	if code, _, errs := other.Run("", "doctor", "--adopt-streams"); code != 1 ||
+		!strings.Contains(errs, "is running: stop that timerd first") {
 		t.Errorf("while the other runs: exit code %d\n%s", code, errs)
 	}
 	p.Stop()
-	if out := other.OK("doctor", "--adopt-streams"); strings.Count(out, "belongs to installation \"replacement\" now\n") != 3 {
+	if out := other.OK("doctor", "--adopt-streams"); strings.Count(out,
+		"belongs to installation \"replacement\" now\n") != 3 {
 		t.Errorf("adopted:\n%s", out)
 	}
 	s.Start(append(settings, "TIMERD_REDIS_URL="+s.Redis.URL(1))...)
@@ -282,11 +293,12 @@ func setOwner(s *system.System, stream, id string) {
 	}
 }
 
-// Streams that were there before get the identity, and keep what they have.
+// Existing streams get the identity, and keep their messages.
 func TestStreamsWithoutIdentity(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
-	config := jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"}, Duplicates: time.Minute, MaxAge: time.Hour, Metadata: map[string]string{"team": "a"}}
+	config := jetstream.StreamConfig{Name: "TIMERS", Subjects: []string{"timers.fired.>"}, Duplicates: time.Minute,
+		MaxAge: time.Hour, Metadata: map[string]string{"team": "a"}}
 	if _, err := s.JS.CreateStream(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
@@ -297,7 +309,8 @@ func TestStreamsWithoutIdentity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := stream.CachedInfo().Config; got.MaxAge != time.Hour || got.Duplicates != time.Minute || got.Metadata["team"] != "a" {
+	if got := stream.CachedInfo().Config; got.MaxAge != time.Hour || got.Duplicates != time.Minute ||
+		got.Metadata["team"] != "a" {
 		t.Errorf("the stream is %+v", got)
 	}
 
@@ -324,9 +337,12 @@ func TestInstallationsStartAtOnce(t *testing.T) {
 	for round, existing := range []bool{false, true} {
 		s := system.New(t)
 		if existing {
-			for stream, retention := range map[string]jetstream.RetentionPolicy{"TIMERS": jetstream.LimitsPolicy, "TIMERS_RETRY": jetstream.WorkQueuePolicy, "TIMERS_DEAD": jetstream.LimitsPolicy} {
-				kind := map[string]string{"TIMERS": keys.Fired, "TIMERS_RETRY": keys.Retry, "TIMERS_DEAD": keys.Dead}[stream]
-				config := jetstream.StreamConfig{Name: stream, Subjects: []string{keys.SubjectAll("timers", kind)}, Retention: retention}
+			for stream, retention := range map[string]jetstream.RetentionPolicy{"TIMERS": jetstream.LimitsPolicy,
+				"TIMERS_RETRY": jetstream.WorkQueuePolicy, "TIMERS_DEAD": jetstream.LimitsPolicy} {
+				kind := map[string]string{"TIMERS": keys.Fired, "TIMERS_RETRY": keys.Retry,
+					"TIMERS_DEAD": keys.Dead}[stream]
+				config := jetstream.StreamConfig{Name: stream, Subjects: []string{keys.SubjectAll("timers", kind)},
+					Retention: retention}
 				if _, err := s.JS.CreateStream(t.Context(), config); err != nil {
 					t.Fatal(err)
 				}
@@ -368,12 +384,14 @@ func TestIdentityWithFewRights(t *testing.T) {
 		o.Users = []*server.User{
 			{Username: "admin", Password: "admin"},
 			{Username: "documented", Password: "timerd", Permissions: &server.Permissions{ // as deploy/README.md has it
-				Publish:   &server.SubjectPermission{Allow: []string{"$JS.API.>", "$JS.ACK.>", "timers.fired.>", "timers.dead.>", "timers.state.>", "timers.installation.>"}},
+				Publish: &server.SubjectPermission{Allow: []string{"$JS.API.>", "$JS.ACK.>", "timers.fired.>",
+					"timers.dead.>", "timers.state.>", "timers.installation.>"}},
 				Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.>", "timers.installation.>"}},
 				Response:  &server.ResponsePermission{MaxMsgs: 1, Expires: time.Minute},
 			}},
 			{Username: "timerd", Password: "timerd", Permissions: &server.Permissions{
-				Publish:   &server.SubjectPermission{Allow: []string{"$JS.API.>", "$JS.ACK.>", "timers.fired.>", "timers.dead.>"}, Deny: []string{"$JS.API.STREAM.UPDATE.>"}},
+				Publish: &server.SubjectPermission{Allow: []string{"$JS.API.>", "$JS.ACK.>", "timers.fired.>",
+					"timers.dead.>"}, Deny: []string{"$JS.API.STREAM.UPDATE.>"}},
 				Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.>"}},
 			}},
 		}

@@ -21,7 +21,7 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
-// A merchant that fails is told of, until single calls find that it works again.
+// A failing merchant is reported until single calls succeed again.
 func TestOutagesOfHosts(t *testing.T) {
 	t.Parallel()
 	x := newScene(t)
@@ -42,12 +42,13 @@ func TestOutagesOfHosts(t *testing.T) {
 		before: func(*scene) { broken.Store(false) },
 		fix:    `timerd deliveries --failed --since 10m`,
 	})
-	testenv.Eventually(t, system.Patience, func() bool { _, total := merchant.Seen(); return total >= 40 }, "what waited to be delivered")
+	testenv.Eventually(t, system.Patience, func() bool { _, total := merchant.Seen(); return total >= 40 },
+		"what waited to be delivered")
 	deliver.Stop()
 	x.p.Stop()
 }
 
-// A timerd deliver that is away, or has another file than the others, is told of, and nothing that waits for it is lost.
+// A timerd deliver that is away, or has another file than the others, is reported, and no waiting event is lost.
 func TestOutagesOfDeliver(t *testing.T) {
 	t.Parallel()
 	x := newScene(t)
@@ -61,7 +62,8 @@ func TestOutagesOfDeliver(t *testing.T) {
 	system.WriteWebhooks(t, file, "pay:order:callback "+merchant.URL, "pay:refund "+merchant.URL)
 	deliver.Signal(syscall.SIGHUP)
 	x.fire("pay:refund:callback", 1)
-	testenv.Eventually(t, system.Patience, func() bool { _, total := merchant.Seen(); return total == 1 }, "a delivery by the file that has grown")
+	testenv.Eventually(t, system.Patience, func() bool { _, total := merchant.Seen(); return total == 1 },
+		"a delivery by the file that has grown")
 	x.play(outage{
 		name: "timerd deliver is away", level: diag.Warn, check: diag.CheckWebhooks,
 		text: `timerd-deliver: \d+ events of pay:order:callback, pay:refund wait, the oldest for .*, and no timerd deliver asks for them`,
@@ -81,7 +83,7 @@ func TestOutagesOfDeliver(t *testing.T) {
 			}
 			outdated = x.LaunchCommand([]string{"deliver", "--config", another}, "WEBHOOK_SECRET="+system.WebhookSecret)
 		},
-		end: func(*scene) { // what is to be done, in Go
+		end: func(*scene) { // the fix, in Go
 			text, err := os.ReadFile(file)
 			if err == nil {
 				err = os.WriteFile(another, text, 0o600)
@@ -93,13 +95,14 @@ func TestOutagesOfDeliver(t *testing.T) {
 		},
 	})
 	outdated.Stop()
-	testenv.Eventually(t, system.Patience, func() bool { _, total := merchant.Seen(); return total >= 4 }, "what waited to be delivered")
+	testenv.Eventually(t, system.Patience, func() bool { _, total := merchant.Seen(); return total >= 4 },
+		"what waited to be delivered")
 	deliver.Stop()
 	x.p.Stop()
 }
 
-// A consumer for which events wait and that no program asks is told of, whoever made it, and so is one whose handler
-// only fails.
+// A consumer with waiting events and without a reader is reported, whoever created it, and so is one whose handler only
+// fails.
 func TestOutagesOfPrograms(t *testing.T) {
 	t.Parallel()
 	x := newScene(t)
@@ -133,14 +136,16 @@ func TestOutagesOfPrograms(t *testing.T) {
 			past := streams.Consumers{Instance: "another"}
 			past.AddSample("shop-reader", streams.ConsumerSample{Minute: streams.Minute(now) - 1})
 			for range 5 {
-				past.CountFailed(keys.Key{App: "shop", Module: "order", Type: "timeout", ID: "1"}, "shop-reader", now)
+				past.CountFailed(streams.Failure{Key: keys.Key{App: "shop", Module: "order", Type: "timeout", ID: "1"},
+					Consumer: "shop-reader", At: now})
 			}
-			if err := streams.SayConsumers(t.Context(), x.JS, streams.Config{}, past); err != nil {
+			if err := streams.StoreConsumers(t.Context(), x.JS, streams.Config{}, past); err != nil {
 				t.Fatal(err)
 			}
 		},
 		end: func(*scene) {
-			if err := streams.SayConsumers(t.Context(), x.JS, streams.Config{}, streams.Consumers{Instance: "another"}); err != nil {
+			if err := streams.StoreConsumers(t.Context(), x.JS, streams.Config{},
+				streams.Consumers{Instance: "another"}); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -148,14 +153,14 @@ func TestOutagesOfPrograms(t *testing.T) {
 	x.p.Stop()
 }
 
-// farBehind is a consumer for which more events come than its program handles. What it was five minutes ago another
-// timerd has said.
+// farBehind is a consumer that gets more events than its program handles. Its state of five minutes ago is another
+// timerd's report.
 func (x *scene) farBehind() outage {
 	var handling context.CancelFunc
 	ended := make(chan struct{})
 	say := func(past streams.Consumers) {
 		past.Instance = "another"
-		if err := streams.SayConsumers(x.T.Context(), x.JS, streams.Config{}, past); err != nil {
+		if err := streams.StoreConsumers(x.T.Context(), x.JS, streams.Config{}, past); err != nil {
 			x.T.Fatal(err)
 		}
 	}
@@ -172,7 +177,8 @@ func (x *scene) farBehind() outage {
 			}
 			var past streams.Consumers
 			for ago := range int64(5) {
-				past.AddSample("pay-reader", streams.ConsumerSample{Minute: streams.Minute(time.Now()) - 5 + ago, Waiting: uint64(10 + 10*ago)})
+				past.AddSample("pay-reader", streams.ConsumerSample{Minute: streams.Minute(time.Now()) - 5 + ago,
+					Waiting: uint64(10 + 10*ago)})
 			}
 			say(past)
 			x.fire("pay:order:timeout", 150)

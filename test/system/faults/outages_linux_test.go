@@ -20,7 +20,7 @@ func TestOutageOfTheDisk(t *testing.T) {
 	x.play(outage{
 		name: "a full disk", level: diag.Fail, check: diag.CheckStreams, ready: "jetstream",
 		text:   `TIMERS: the NATS server cannot write it, and answers no message: write .*/TIMERS/msgs/1.blk: no space left on device`,
-		advice: "make space on the disk of the NATS server, or repair what it names, and then restart nats-server",
+		advice: "make space on the disk of the NATS server, or repair the named cause, and then restart nats-server",
 		bring: func(*scene) {
 			x.NATS.FillDisk("TIMERS")
 			fire(2)

@@ -17,7 +17,7 @@ const acknowledge = `timerd status --acknowledge`
 // lost is the row of data that was lost.
 func lost() outage { return outage{level: diag.Fail, check: diag.CheckLosses, fix: acknowledge} }
 
-// Data that Redis has lost is told until somebody acknowledges it.
+// Data lost by Redis is reported until somebody acknowledges it.
 func TestOutagesThatLoseTimers(t *testing.T) {
 	t.Parallel()
 	x := newScene(t)
@@ -29,7 +29,8 @@ func TestOutagesThatLoseTimers(t *testing.T) {
 	x.later(2)
 	flushed, older := lost(), lost()
 	flushed.name = "FLUSHDB"
-	flushed.text = "Redis has lost its data, flushed or replaced by an older copy, as was noticed at .*; it had 7 timers at the last count, at "
+	flushed.text = "Redis has lost its data, flushed or replaced by an older copy, as was noticed at .*; it had 7 " +
+		"timers at the last count, at "
 	flushed.bring = func(x *scene) {
 		x.set(7)
 		x.Do("FLUSHDB")
@@ -50,7 +51,8 @@ func TestOutagesThatLoseTimers(t *testing.T) {
 		if err := os.RemoveAll(filepath.Join(x.Redis.Dir(), "appendonlydir")); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.CopyFS(filepath.Join(x.Redis.Dir(), "appendonlydir"), os.DirFS(filepath.Join(dir, "appendonlydir"))); err != nil {
+		if err := os.CopyFS(filepath.Join(x.Redis.Dir(), "appendonlydir"),
+			os.DirFS(filepath.Join(dir, "appendonlydir"))); err != nil {
 			t.Fatal(err)
 		}
 		x.Redis.Start()
@@ -75,7 +77,8 @@ func TestOutagesThatLoseEvents(t *testing.T) {
 	x := newScene(t)
 	deleted := lost()
 	deleted.name = "stream TIMERS deleted"
-	deleted.text = "the stream TIMERS was deleted, or is an older one, .* it had 1 events at the last count, at .*, which consumers may not all have got"
+	deleted.text = "the stream TIMERS was deleted, or is an older one, .* it had 1 events at the last count, at .*, " +
+		"which consumers may not all have got"
 	deleted.bring = func(x *scene) {
 		x.Do("FCALL", "timer_set", 1, "shop:order:timeout:soon", "p", "PX", 50)
 		x.counted(func(c count) bool { return c.Events == 1 })

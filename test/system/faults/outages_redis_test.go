@@ -18,11 +18,14 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
-// What Redis says of itself is the cause, whatever fails by it.
+// Redis's own reason is the cause of all resulting failures.
 func TestOutagesOfRedis(t *testing.T) {
 	t.Parallel()
-	x := newScene(t, devserver.Directive("enable-protected-configs", "yes"), devserver.Directive("rdbcompression", "no"),
-		devserver.Directive("key-load-delay", "25000"), devserver.Directive("loading-process-events-interval-bytes", "1024")) // µs, for each key of a snapshot
+	x := newScene(t, devserver.Directive("enable-protected-configs", "yes"),
+		devserver.Directive("rdbcompression", "no"),
+		// µs, for each key of a snapshot
+		devserver.Directive("key-load-delay", "25000"), devserver.Directive("loading-process-events-interval-bytes",
+			"1024"))
 	loaded, killed := make(chan error, 1), make(chan error, 1)
 	p, url := x.p, x.Env["TIMERD_REDIS_URL"]
 	dir := x.Redis.Dir()
@@ -60,7 +63,7 @@ func TestOutagesOfRedis(t *testing.T) {
 		fix:   `redis-cli CONFIG SET min-replicas-to-write 0`,
 	}, outage{
 		name: "somebody's script", level: diag.Fail, check: diag.CheckRedis, ready: "redis",
-		text: `it runs somebody's script, which takes long, and does nothing else: BUSY `,
+		text: `it is busy with a long script or function: BUSY `,
 		bring: func(x *scene) {
 			x.Do("CONFIG", "SET", "lua-time-limit", 100) // ms, after which it answers so
 			go func() { killed <- x.RDB.Eval(context.WithoutCancel(t.Context()), "while true do end", nil).Err() }()
@@ -99,7 +102,8 @@ func TestOutagesOfRedis(t *testing.T) {
 		advice: "if a producer should use database 0, as TIMERD_REDIS_URL does, correct its URL",
 		bring: func(*scene) {
 			for i := range 2 {
-				if err := other.FCall(t.Context(), "timer_set", []string{fmt.Sprint("shop:order:timeout:", i)}, "p", "PX", 20).Err(); err != nil {
+				if err := other.FCall(t.Context(), "timer_set", []string{fmt.Sprint("shop:order:timeout:", i)}, "p",
+					"PX", 20).Err(); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -112,10 +116,11 @@ func TestOutagesOfRedis(t *testing.T) {
 			for i := range 600 {
 				x.Do("SET", fmt.Sprint("filler-", i), strings.Repeat("x", 2<<10))
 			}
-			x.Do("BGREWRITEAOF") // they are in a snapshot then, of which the loading can be slowed down
+			x.Do("BGREWRITEAOF") // so that they are in a snapshot, whose loading can be slowed down
 			testenv.Eventually(t, system.Patience, func() bool {
 				info, err := x.RDB.Info(t.Context(), "persistence").Result()
-				return err == nil && strings.Contains(info, "aof_rewrite_in_progress:0") && strings.Contains(info, "aof_rewrite_scheduled:0")
+				return err == nil && strings.Contains(info, "aof_rewrite_in_progress:0") &&
+					strings.Contains(info, "aof_rewrite_scheduled:0")
 			}, "the append-only file to be rewritten")
 			x.Redis.Stop()
 			go func() { loaded <- x.Redis.Redis.Start(context.WithoutCancel(t.Context())) }()
@@ -136,7 +141,8 @@ func TestOutagesOfRedis(t *testing.T) {
 		text: `TIMERD_REDIS_URL names database 3, where no timerd is; database 0 of this Redis is served by `,
 		bring: func(x *scene) {
 			elsewhere(x.Redis.URL(3))(x)
-			const want = "timerd: warning: TIMERD_REDIS_URL names database 3, where no timerd is; database 0 of this Redis is served by "
+			const want = "timerd: warning: TIMERD_REDIS_URL names database 3, where no timerd is; database 0 of this " +
+				"Redis is served by "
 			if _, _, said := x.Run("", "ls"); !strings.HasPrefix(said, want) {
 				t.Errorf("ls says %s", said)
 			}
@@ -146,7 +152,7 @@ func TestOutagesOfRedis(t *testing.T) {
 	x.p.Stop()
 }
 
-// Rights that are taken from timerd, and another password, are told as such, and not what fails by them.
+// Rights taken from timerd, and another password, are reported as such, and not the resulting failures.
 func TestOutagesOfRights(t *testing.T) {
 	t.Parallel()
 	x := newSystemScene(t, devserver.ACL(system.LeastPrivileged(t)))
@@ -165,9 +171,10 @@ func TestOutagesOfRights(t *testing.T) {
 	channel.name, channel.text = "events are refused", `user timerd lacks &__keyevent@0__:expired`
 	channel.bring = acl("resetchannels", "&timerd:*", "&__keyspace@0__:*:*:*:*", "&__keyspace@0__:timerd:canary:*")
 	channel.fix = `redis-cli ACL SETUSER timerd '&__keyevent@0__:expired'`
-	// The commands, as another user, know of this one by what the timerd says.
+	// The commands, as another user, know of this one through the timerd's report.
 	namespace := channel
-	namespace.name, namespace.text = "events of a namespace are refused", `user timerd lacks &__keyspace@0__:\*:\*:\*:\*`
+	namespace.name, namespace.text = "events of a namespace are refused",
+		`user timerd lacks &__keyspace@0__:\*:\*:\*:\*`
 	namespace.fix = `redis-cli ACL SETUSER timerd '&__keyspace@0__:\*:\*:\*:\*'`
 	namespace.bring = func(*scene) {
 		acl("resetchannels", "&timerd:*", "&__keyevent@0__:expired", "&__keyspace@0__:timerd:canary:*")(x)
@@ -191,7 +198,7 @@ func TestOutagesOfRights(t *testing.T) {
 	x.p.Stop()
 }
 
-// The stream that takes no more is named, and what is shown loses nothing that is unread.
+// The full stream is named, and the fix loses no unread event.
 func TestOutagesOfStreams(t *testing.T) {
 	t.Parallel()
 	x := newScene(t)
@@ -224,10 +231,11 @@ func TestOutagesOfStreams(t *testing.T) {
 	bytes.name, bytes.text = "a stream that is full of bytes", `TIMERS: it is full: \d+ bytes of at most 1500`
 	bytes.bring = func(*scene) { limit(-1, 1500) }
 	bytes.fix = `nats stream edit TIMERS --max-bytes=\d+KB --force`
-	read.name, read.text = "a stream that is full of what was read", `TIMERS: it is full: 3 messages of at most 3`
+	read.name, read.text = "a stream that is full of read events", `TIMERS: it is full: 3 messages of at most 3`
 	read.bring = func(*scene) {
 		ctx := t.Context()
-		consumer, err := x.JS.CreateConsumer(ctx, "TIMERS", jetstream.ConsumerConfig{Durable: "reader", AckPolicy: jetstream.AckExplicitPolicy})
+		consumer, err := x.JS.CreateConsumer(ctx, "TIMERS", jetstream.ConsumerConfig{Durable: "reader",
+			AckPolicy: jetstream.AckExplicitPolicy})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -245,10 +253,11 @@ func TestOutagesOfStreams(t *testing.T) {
 	read.fix = `nats stream purge TIMERS --seq=3 --force`
 	read.end = func(*scene) {
 		fire(4)
-		x.Expect(c, "shop:order:timeout:1=p", "shop:order:timeout:2=p", "shop:order:timeout:3=p", "shop:order:timeout:4=p")
+		x.Expect(c, "shop:order:timeout:1=p", "shop:order:timeout:2=p", "shop:order:timeout:3=p",
+			"shop:order:timeout:4=p")
 		stream, err := x.JS.Stream(t.Context(), "TIMERS")
 		if err != nil || stream.CachedInfo().State.FirstSeq != 3 {
-			t.Errorf("what is unread is gone: %+v, %v", stream.CachedInfo().State, err)
+			t.Errorf("the unread events are gone: %+v, %v", stream.CachedInfo().State, err)
 		}
 		if err := x.JS.DeleteConsumer(t.Context(), "TIMERS", "reader"); err != nil {
 			t.Fatal(err)
@@ -264,7 +273,8 @@ func TestOutagesOfStreams(t *testing.T) {
 		end: func(*scene) { x.NATS.Start() },
 	}
 	account, off := full, away
-	account.name, account.text = "an account that is full", `the account is full: its streams take \d+ of at most \d+ bytes`
+	account.name, account.text = "an account that is full",
+		`the account is full: its streams take \d+ of at most \d+ bytes`
 	account.bring = func(*scene) {
 		limit(-1, -1)
 		info, err := x.JS.AccountInfo(t.Context())
@@ -276,7 +286,8 @@ func TestOutagesOfStreams(t *testing.T) {
 	}
 	account.end = func(*scene) {
 		x.NATS.Limit(func(*server.JetStreamAccountLimits) {})
-		x.Expect(c, "shop:order:timeout:1=p", "shop:order:timeout:2=p", "shop:order:timeout:3=p", "shop:order:timeout:4=p", "shop:order:timeout:5=p")
+		x.Expect(c, "shop:order:timeout:1=p", "shop:order:timeout:2=p", "shop:order:timeout:3=p",
+			"shop:order:timeout:4=p", "shop:order:timeout:5=p")
 	}
 	off.name, off.text = "JetStream has ended, as on a full disk", `it runs without JetStream|JetStream `
 	off.advice = "look at the log of the NATS server" // which itself is there
@@ -325,14 +336,17 @@ func TestOutagesOfANATSCluster(t *testing.T) {
 	x.NATS, x.JS = servers[0], servers[0].JetStream()
 	x.Env["TIMERD_REDIS_URL"] += "?max_retries=1"
 	x.Env["TIMERD_NATS_URL"], x.Env["TIMERD_STREAM_REPLICAS"] = x.NATS.URL(), "3"
-	testenv.Eventually(t, system.Patience, func() error { _, err := x.JS.AccountInfo(t.Context()); return err }, "JetStream in the cluster")
+	testenv.Eventually(t, system.Patience, func() error { _, err := x.JS.AccountInfo(t.Context()); return err },
+		"JetStream in the cluster")
 	x.start()
 	x.play(outage{
-		name: "a server of three is away", level: diag.Warn, check: diag.CheckStreams, text: `replicas that are up to date: TIMERS: 2 of 3; TIMERS_RETRY: 2 of 3; `,
+		name: "a server of three is away", level: diag.Warn, check: diag.CheckStreams,
+		text:  `replicas that are up to date: TIMERS: 2 of 3; TIMERS_RETRY: 2 of 3; `,
 		bring: func(*scene) { servers[2].Stop() },
 		end:   func(*scene) { servers[2].Start() },
 	}, outage{
-		name: "no server leads", level: diag.Fail, check: diag.CheckStreams, ready: "jetstream", text: `TIMERS.*: .*no leader, so `,
+		name: "no server leads", level: diag.Fail, check: diag.CheckStreams, ready: "jetstream",
+		text: `TIMERS.*: .*no leader, so `,
 		bring: func(*scene) {
 			servers[1].Stop()
 			servers[2].Stop()

@@ -25,35 +25,36 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
-// ofStatus is who says what is to be done.
+// ofStatus is the source of the fix.
 const ofStatus = "status"
 
-// toldWithin is how long an outage may take to be told of on a busy machine; a quiet one takes some 5 s.
+// toldWithin bounds the time until an outage is reported on a busy machine; a quiet one takes some 5 s.
 const toldWithin = time.Minute
 
-// outage is a row of the table of outages: what all that tell what is wrong are to say while it lasts, and nothing else.
+// outage is a row of the table of outages: the report of all surfaces while it lasts, and nothing else.
 type outage struct {
 	name  string
 	bring func(*scene)
 	level diag.Level
 	check string
-	text  string // a regular expression that what is told matches
-	// ready is the check of /readyz that fails for it; "" where timerd goes on firing, which has a line with check then.
+	text  string // a regular expression for the finding
+	// ready is the check of /readyz that fails for it; "" where timerd goes on firing, which has a line with check
+	// then.
 	ready string
-	// fix is a regular expression that matches the commands in what is to be done, which the test runs; "" where the test ends the
-	// outage in another way.
+	// fix is a regular expression for the commands in the fix, which the test runs; "" if the test ends the outage in
+	// another way.
 	fix    string
-	advice string       // what is to be done has this text, whoever says it
-	before func(*scene) // what only an operator can do, before the commands; nil for nothing
+	advice string       // a text of the fix, on every surface
+	before func(*scene) // an operator's own part, before the commands; nil for nothing
 	end    func(*scene) // after them; nil: the fix is all
 }
 
-// scene is where an outage happens: a system that is asked in every way what is wrong.
+// scene is the place of an outage: a system with all surfaces that report problems.
 type scene struct {
 	*system.System
 	p       *system.Daemon // nil: there is none that can be asked
 	console string
-	fired   int // timers of which each has a key of its own
+	fired   int // timers, each with its own key
 }
 
 // newScene starts a system of one timerd with a console.
@@ -78,14 +79,14 @@ func (x *scene) start() {
 	x.p = x.Start("TIMERD_CONSOLE_ADDR=" + x.console)
 }
 
-// judgement says what is wrong with what somebody tells.
+// judgement returns the fault of a surface's report.
 type judgement struct {
 	found func(who string, found []diag.Finding) error
 	ready func(ready) error
 }
 
-// ask asks all, and returns what is wrong with what they tell. The commands take long: they are asked at the same time, once nothing
-// is wrong with what the others tell.
+// ask reads all surfaces, and returns the faults of their reports. The commands take long: they run at the same time,
+// once the others' reports are right.
 func (x *scene) ask(j judgement) error {
 	x.T.Helper()
 	if x.p != nil {
@@ -167,7 +168,8 @@ func (x *scene) askConsole() (diag.Findings, error) {
 		return nil, err
 	}
 	shown := html.UnescapeString(string(page))
-	same := strings.Count(shown, `<div class="wrong `) == len(overview.Problems) && strings.Contains(shown, "by Redis's clock") == overview.Redis
+	same := strings.Count(shown, `<div class="wrong `) == len(overview.Problems) &&
+		strings.Contains(shown, "by Redis's clock") == overview.Redis
 	for _, f := range overview.Problems {
 		text, _, _ := strings.Cut(f.Text, ", the oldest ") // which grows older
 		same = same && strings.Contains(shown, text)
@@ -188,10 +190,10 @@ func (x *scene) get(path string) ([]byte, error) {
 	return io.ReadAll(answer.Body)
 }
 
-// ready is what /readyz and the metrics say.
+// ready is the report of /readyz and the metrics.
 type ready struct {
 	status  int
-	lines   []string // that say something is wrong, without those that wait for another
+	lines   []string // with a problem, without ones that wait for another
 	metrics []string // the checks of timerd_problem that are 1
 }
 
@@ -202,7 +204,8 @@ func (x *scene) askReady() (r ready, err error) {
 	}
 	r.status = status
 	for line := range strings.Lines(body) {
-		if line = strings.TrimSpace(line); !strings.HasSuffix(line, ": ok") && !strings.Contains(line, ": failed: it waits for ") {
+		if line = strings.TrimSpace(line); !strings.HasSuffix(line, ": ok") &&
+			!strings.Contains(line, ": failed: it waits for ") {
 			r.lines = append(r.lines, line)
 		}
 	}
@@ -213,7 +216,7 @@ func (x *scene) askReady() (r ready, err error) {
 	return r, err
 }
 
-// quiet waits until nobody says that anything is wrong, and returns for how long.
+// quiet waits until no surface reports a problem, and returns the time that took.
 func (x *scene) quiet() time.Duration {
 	x.T.Helper()
 	began := time.Now()
@@ -236,7 +239,7 @@ func (x *scene) quiet() time.Duration {
 	return time.Since(began)
 }
 
-// tells waits until all say what a row wants and nothing else. It returns what is to be done, and how long it took.
+// tells waits until all surfaces report a row and nothing else. It returns the fix, and the time that took.
 func (x *scene) tells(row outage) (fix string, took time.Duration) {
 	x.T.Helper()
 	began := time.Now()
@@ -261,7 +264,7 @@ func explained(check, text string) bool {
 	return check == diag.CheckOverdue && strings.Contains(text, "; the cause is under ")
 }
 
-// wanted returns what all are to tell. It notes what is to be done by status.
+// wanted returns the expected report of all surfaces. It keeps status's fix.
 func (row outage) wanted(fix *string) judgement {
 	cause := regexp.MustCompile(row.text)
 	status, line := http.StatusOK, row.check+": "
@@ -270,8 +273,11 @@ func (row outage) wanted(fix *string) judgement {
 	}
 	return judgement{
 		func(who string, found []diag.Finding) error {
-			found = slices.DeleteFunc(slices.Clone(found), func(f diag.Finding) bool { return explained(f.Check, f.Text) })
-			if len(found) != 1 || found[0].Check != row.check || found[0].Level != row.level || !cause.MatchString(found[0].Text) || found[0].Fix == "" || !strings.Contains(found[0].Fix, row.advice) {
+			found = slices.DeleteFunc(slices.Clone(found), func(f diag.Finding) bool {
+				return explained(f.Check, f.Text)
+			})
+			if len(found) != 1 || found[0].Check != row.check || found[0].Level != row.level ||
+				!cause.MatchString(found[0].Text) || found[0].Fix == "" || !strings.Contains(found[0].Fix, row.advice) {
 				return fmt.Errorf("%s says %+v", who, found)
 			}
 			if who == ofStatus {
@@ -285,9 +291,11 @@ func (row outage) wanted(fix *string) judgement {
 				return explained(check, text)
 			})
 			if !strings.Contains(row.check, diag.CheckOverdue) {
-				r.metrics = slices.DeleteFunc(slices.Clone(r.metrics), func(check string) bool { return check == diag.CheckOverdue })
+				r.metrics = slices.DeleteFunc(slices.Clone(r.metrics),
+					func(check string) bool { return check == diag.CheckOverdue })
 			}
-			if r.status != status || len(r.lines) != 1 || !strings.HasPrefix(r.lines[0], line) || !cause.MatchString(r.lines[0]) || !strings.Contains(r.lines[0], row.advice) ||
+			if r.status != status || len(r.lines) != 1 || !strings.HasPrefix(r.lines[0], line) ||
+				!cause.MatchString(r.lines[0]) || !strings.Contains(r.lines[0], row.advice) ||
 				!slices.Equal(r.metrics, []string{row.check}) {
 				return fmt.Errorf("/readyz %d: %q; metrics %q", r.status, r.lines, r.metrics)
 			}
@@ -334,7 +342,8 @@ func (x *scene) follow(row outage, fix string) {
 // withoutAddresses returns a fix without the addresses of the servers, if they are right.
 func (x *scene) withoutAddresses(fix string) string {
 	host, port, _ := strings.Cut(x.Redis.Addr(), ":")
-	return strings.NewReplacer("redis-cli -h "+host+" -p "+port+" ", "redis-cli ", "nats -s nats://"+x.NATS.Addr()+" ", "nats ").Replace(fix)
+	return strings.NewReplacer("redis-cli -h "+host+" -p "+port+" ", "redis-cli ", "nats -s nats://"+x.NATS.Addr()+" ",
+		"nats ").Replace(fix)
 }
 
 // do runs a command of a fix.
@@ -346,7 +355,8 @@ func (x *scene) do(line string) {
 		x.OK(words[1:]...)
 	case "redis-cli":
 		_, port, _ := strings.Cut(x.Redis.Addr(), ":")
-		if out, err := exec.Command("redis-cli", append([]string{"-p", port}, words[1:]...)...).CombinedOutput(); err != nil {
+		if out, err := exec.Command("redis-cli", append([]string{"-p", port},
+			words[1:]...)...).CombinedOutput(); err != nil {
 			x.T.Fatalf("%s: %v\n%s", line, err, out)
 		}
 	case "nats":
@@ -358,7 +368,7 @@ func (x *scene) do(line string) {
 	}
 }
 
-// nats does what the nats command would do.
+// nats acts like the nats command.
 func (x *scene) nats(words []string) error {
 	if len(words) < 4 || words[0] != "stream" {
 		return errors.New("not known to this test")
@@ -400,7 +410,7 @@ func (x *scene) set(n int64) {
 	x.counted(func(c count) bool { return c.Timers == n })
 }
 
-// count is what a timerd has counted last.
+// count is a timerd's last count.
 type count struct{ N, Timers, Events int64 }
 
 // counted waits until a count is as it is to be, and returns it.

@@ -20,7 +20,7 @@ func silent() outage {
 	}
 }
 
-// Where nobody is left to fire, all say so; doctor too. A timerd that was killed is told of while another one runs.
+// Without a living timerd, all surfaces report it; doctor too. A killed timerd is reported while another one runs.
 func TestOutagesOfTimerds(t *testing.T) {
 	t.Parallel()
 	x := newScene(t)
@@ -43,8 +43,8 @@ func TestOutagesOfTimerds(t *testing.T) {
 	x.p.Stop()
 }
 
-// One that stands still is missed by the other, and all tell of it while it lasts and when it goes on. So they do of
-// one that does not reach NATS, or has other settings.
+// A frozen one is missed by the other, and all surfaces report it meanwhile and after it goes on. So they report one
+// that does not reach NATS, or has other settings.
 func TestOutagesOfOneOfTwoTimerds(t *testing.T) {
 	t.Parallel()
 	x := newSystemScene(t)
@@ -59,7 +59,8 @@ func TestOutagesOfOneOfTwoTimerds(t *testing.T) {
 	b.Signal(syscall.SIGSTOP)
 	_, took := x.tells(frozen)
 	t.Logf("%s: told after %v", frozen.name, took)
-	x.p.Log.Wait(t, system.Patience, "a timerd is gone: it died, stalled, or does not reach Redis. The first in rank claims")
+	x.p.Log.Wait(t, system.Patience,
+		"a timerd is gone: it died, stalled, or does not reach Redis. The first timerd in rank claims")
 	b.Signal(syscall.SIGCONT)
 	_, took = x.tells(thawed)
 	t.Logf("%s, and goes on: told after %v", frozen.name, took)

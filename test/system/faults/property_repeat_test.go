@@ -2,13 +2,13 @@ package faults_test
 
 import "github.com/timerd-io/timerd/test/system"
 
-// repetition is what the model knows of a timer that repeats.
+// repetition is the model's state of a repeating timer.
 type repetition struct {
 	every, nominal int64 // ms; when the pending occurrence is due by the grid
 	left           int   // how many fire yet, with the pending one; 0: the timer does not repeat
 
-	// lost: a plain command came when timerd may not have heard of it in time, or when an occurrence was under way. What
-	// fires from then on nobody can tell, so no more commands are played.
+	// lost: a plain command came when timerd may not have heard of it in time, or when an occurrence was under way.
+	// What fires from then on nobody can tell, so no more commands are played.
 	lost bool
 }
 
@@ -17,7 +17,7 @@ func (st step) every() int64 { return 100 + st.ttl/4 }
 
 func (st step) times() int { return 1 + int(st.ttl%4) }
 
-// goOn says that the pending occurrence has fired.
+// goOn notes that the pending occurrence has fired.
 func (k *modelTimer) goOn() {
 	k.left--
 	k.nominal += k.every
@@ -32,8 +32,8 @@ func (k *modelTimer) last() int64 {
 	return max(k.due, k.nominal+int64(k.left-1)*k.every)
 }
 
-// playRepeating takes in what is special about a command on a timer that repeats, when its key was to run out at the time was and it
-// did go on or not. It returns whether that was all.
+// playRepeating applies the special effects of a command on a repeating timer. was is the time at which its key was to
+// run out. It reports whether that was all.
 func playRepeating(s *system.System, m *model, st step, now, was int64, goesOn bool) bool {
 	s.T.Helper()
 	k := m.timers[st.key]
@@ -46,7 +46,7 @@ func playRepeating(s *system.System, m *model, st step, now, was int64, goesOn b
 	case was > now:
 		return playPending(s, m, st, now, was)
 	}
-	// An occurrence is due or firing, and there is no key. Those that are due may have fired by now.
+	// An occurrence is due or firing, and there is no key. Due ones may have fired by now.
 	switch st.what {
 	case "timer_set", "timer_repeat", "timer_cancel":
 		for k.due <= now && k.left > 0 {
@@ -65,7 +65,7 @@ func playRepeating(s *system.System, m *model, st step, now, was int64, goesOn b
 	return true
 }
 
-// playPending is playRepeating for a timer of which nothing is under way: all that was due has fired.
+// playPending is playRepeating for a timer without an occurrence on its way: all due ones have fired.
 func playPending(s *system.System, m *model, st step, now, was int64) bool {
 	s.T.Helper()
 	k := m.at(st.key, now)
@@ -91,7 +91,7 @@ func playPending(s *system.System, m *model, st step, now, was int64) bool {
 	return k.lost
 }
 
-// isLost says that nobody can tell what fires of a timer from now on.
+// isLost notes that a timer's further firings are unknown.
 func (m *model) isLost(key string, k *modelTimer) {
 	m.history = append(m.history, key+" is lost")
 	*k = modelTimer{repetition: repetition{lost: true}}

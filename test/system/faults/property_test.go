@@ -17,8 +17,8 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
-// lag is how long after a plain command timerd has heard of it for certain, in
-// ms. What a command means is exact; what timerd can know of it in time is not.
+// lag is the time after a plain command by which timerd has certainly received its event, in ms. The meaning of a
+// command is exact; timerd's knowledge of it in time is not.
 const lag = 150
 
 // firing is one that the model expects or allows.
@@ -36,24 +36,24 @@ type modelTimer struct {
 	old     string       // another payload that may still count, because it changed within lag of due
 	changed int64        // when a plain command last changed it
 	unheard bool         // timerd may not have heard of this state
-	stale   []modelTimer // states before it of which timerd, which was killed right afterwards, may have heard last
+	stale   []modelTimer // earlier states: the last one known to a timerd killed right afterwards
 
 	repetition // of one that repeats
 }
 
-// replacement is that of a pending timer by a plain command at a time: by another timer, or by none.
+// replacement is the replacement of a pending timer by a plain command at a time: by another timer, or by none.
 type replacement struct {
 	key   string
 	timer modelTimer
 	at    int64
 }
 
-// model is what must fire and what may, by the words of the contract. It is fed
-// with commands and the exact times at which Redis ran them.
+// model has the required and the possible firings, by the words of the contract. It is fed with commands and the exact
+// times at which Redis ran them.
 type model struct {
 	timers    map[string]*modelTimer
 	must, may []firing
-	replaced  []replacement // of which timerd may hear still, those before it was killed last
+	replaced  []replacement // timerd may still receive their events; reset at each kill
 	history   []string
 	blindFrom int64 // since when timerd is down; 0: it is up
 	blindTo   int64 // until when it was, the last time
@@ -93,7 +93,7 @@ func (m *model) fires(key string, k *modelTimer, certain bool) {
 	}
 }
 
-// ending is what ends a pending timer.
+// ending is the end of a pending timer.
 type ending int
 
 const (
@@ -102,8 +102,8 @@ const (
 	deletion               // a plain command
 )
 
-// ends says that a pending timer is no more, by a command at a time. Where timerd
-// could not hear of it before the due time, the timer may fire all the same.
+// ends notes the end of a pending timer, by a command at a time. If timerd could not receive the event before the due
+// time, the timer may still fire.
 func (m *model) ends(key string, k *modelTimer, now int64, by ending) {
 	if by != library && m.plain(now) {
 		m.firesStale(key, k)
@@ -118,7 +118,7 @@ func (m *model) ends(key string, k *modelTimer, now int64, by ending) {
 	}
 }
 
-// firesStale says that timerd may know an earlier state of a key, and no later one.
+// firesStale notes that timerd may know an earlier state of a key, and no later one.
 func (m *model) firesStale(key string, k *modelTimer) {
 	for _, old := range k.stale {
 		m.fires(key, &old, false)
@@ -126,8 +126,8 @@ func (m *model) firesStale(key string, k *modelTimer) {
 	k.stale = nil
 }
 
-// replace says that a plain command gave a pending timer a new due time. One so
-// short that nobody hears of it in time leaves the old one to fire.
+// replace notes that a plain command gave a pending timer a new due time. If it is too short for the event to arrive in
+// time, the old one may fire.
 func (m *model) replace(st step, k *modelTimer, now int64) {
 	if k.live && k.due != 0 && st.ttl <= lag {
 		m.fires(st.key, k, false)
@@ -136,10 +136,10 @@ func (m *model) replace(st step, k *modelTimer, now int64) {
 	m.ends(st.key, k, now, change)
 }
 
-// plain says whether a plain command at a time may go unheard.
+// plain reports whether the event of a plain command at a time may be missed.
 func (m *model) plain(now int64) bool { return m.blindFrom != 0 || now-m.blindTo <= lag }
 
-// claimed tells whether timerd has claimed for certain, by now, what was due at a time.
+// claimed reports whether timerd has certainly claimed, by now, the timers due at a time.
 func (m *model) claimed(due, now int64) bool {
 	if m.blindFrom != 0 {
 		now = m.blindFrom
@@ -147,7 +147,7 @@ func (m *model) claimed(due, now int64) bool {
 	return max(due, m.blindTo)+lag < now
 }
 
-// tell returns what is known of a key, for the message of a failure.
+// tell returns the known history of a key, for the message of a failure.
 func (m *model) tell(key string) string {
 	var b strings.Builder
 	for _, line := range m.history {
@@ -165,9 +165,8 @@ func (m *model) tell(key string) string {
 	return b.String()
 }
 
-// unheardOf tells whether a firing is what timerd makes of a key of whose last
-// changes it could not hear: the due time is when the event was seen that the key
-// ran out, and the payload is the last one heard of, or missing.
+// unheardOf reports whether a firing fits a key whose last changes timerd missed: the due time is the arrival of the
+// expired event, and the payload is the last one known, or missing.
 func (m *model) unheardOf(f firing) bool {
 	var due, payload, missing bool
 	for _, g := range m.may {
@@ -180,7 +179,7 @@ func (m *model) unheardOf(f firing) bool {
 	return missing || due && payload
 }
 
-// kill says that timerd was killed at a time.
+// kill notes that timerd was killed at a time.
 func (m *model) kill(now int64) {
 	m.history = append(m.history, fmt.Sprintf("%d timerd killed", now))
 	for _, k := range m.timers {
@@ -193,7 +192,7 @@ func (m *model) kill(now int64) {
 		k.unheard = k.unheard || now-k.changed <= lag
 		k.lost = k.lost || k.unheard && k.left > 0
 	}
-	for _, r := range m.replaced { // of which timerd has not heard
+	for _, r := range m.replaced { // missed by timerd
 		k := m.timers[r.key]
 		switch {
 		case now-r.at > lag:
@@ -207,13 +206,12 @@ func (m *model) kill(now int64) {
 	m.replaced = nil
 }
 
-// ready says that timerd has been there again since a time: it hears of what has
-// some time left.
+// ready notes that timerd is back since a time: it receives the events of timers with some time left.
 func (m *model) ready(now int64) {
 	m.history = append(m.history, fmt.Sprintf("%d timerd ready", now))
 	m.blindFrom, m.blindTo = 0, now
 	for key, k := range m.timers {
-		// What ran out meanwhile, as far as timerd knows, fires if the key does not tell that it was changed in time.
+		// Keys that ran out meanwhile, as far as timerd knows, fire unless the key shows that it was changed in time.
 		k.stale = slices.DeleteFunc(k.stale, func(old modelTimer) bool {
 			if old.due <= now+lag {
 				m.fires(key, &old, false)
@@ -253,7 +251,8 @@ func play(s *system.System, m *model, st step, payload string) {
 	case "timer_set":
 		commands = [][]any{{"FCALL", "timer_set", 1, st.key, payload, "PX", st.ttl}}
 	case "timer_repeat":
-		commands = [][]any{{"FCALL", "timer_repeat", 1, st.key, payload, "EVERY", st.every(), "TIMES", st.times(), "CATCHUP", system.Hour}}
+		commands = [][]any{{"FCALL", "timer_repeat", 1, st.key, payload, "EVERY", st.every(), "TIMES", st.times(),
+			"CATCHUP", system.Hour}}
 	case "timer_cancel":
 		commands = [][]any{{"FCALL", "timer_cancel", 1, st.key}}
 	case "RENAME":
@@ -267,7 +266,8 @@ func play(s *system.System, m *model, st step, payload string) {
 	var value *redis.StringCmd
 	var serial *redis.FloatCmd
 	_, _ = s.RDB.TxPipelined(s.T.Context(), func(tx redis.Pipeliner) error {
-		clock, was, serial = tx.Time(s.T.Context()), tx.PExpireTime(s.T.Context(), st.key), tx.ZScore(s.T.Context(), keys.Single.Repeat(), st.key)
+		clock, was, serial = tx.Time(s.T.Context()), tx.PExpireTime(s.T.Context(), st.key),
+			tx.ZScore(s.T.Context(), keys.Single.Repeat(), st.key)
 		for _, c := range commands {
 			replies = append(replies, tx.Do(s.T.Context(), c...))
 		}
@@ -279,7 +279,8 @@ func play(s *system.System, m *model, st step, payload string) {
 	}
 	now, due := clock.Val().UnixMilli(), expires.Val().Milliseconds()
 	reply, err := replies[0].Result()
-	m.history = append(m.history, fmt.Sprintf("%d %s %s %d ms, %q: %v, due %d", now, st.key, st.what, st.ttl, payload, reply, due))
+	m.history = append(m.history, fmt.Sprintf("%d %s %s %d ms, %q: %v, due %d", now, st.key, st.what, st.ttl, payload,
+		reply, due))
 	if playRepeating(s, m, st, now, was.Val().Milliseconds(), serial.Err() == nil) {
 		return
 	}
@@ -287,7 +288,8 @@ func play(s *system.System, m *model, st step, payload string) {
 	switch st.what {
 	case "SET":
 		m.replace(st, k, now)
-		*k = modelTimer{live: true, due: due, payload: payload, changed: now, unheard: m.plain(now) || st.ttl <= lag, repetition: k.repetition}
+		*k = modelTimer{live: true, due: due, payload: payload, changed: now, unheard: m.plain(now) || st.ttl <= lag,
+			repetition: k.repetition}
 	case "SET without TTL":
 		m.ends(st.key, k, now, change)
 		*k = modelTimer{live: true}
@@ -319,7 +321,8 @@ func play(s *system.System, m *model, st step, payload string) {
 		}
 		m.ends(st.key, k, now, library)
 		first := reply.(int64)
-		*k = modelTimer{live: true, due: first, payload: payload, repetition: repetition{every: st.every(), left: st.times(), nominal: first}}
+		*k = modelTimer{live: true, due: first, payload: payload,
+			repetition: repetition{every: st.every(), left: st.times(), nominal: first}}
 	case "timer_cancel":
 		if reply == "cancelled" {
 			// It may have been due already: then this was in time.
@@ -349,7 +352,8 @@ func play(s *system.System, m *model, st step, payload string) {
 // with the model.
 func TestRandomCommands(t *testing.T) {
 	t.Parallel()
-	for name, value := range map[string]string{"rapid.nofailfile": "true", "rapid.checks": "5", "rapid.steps": "40", "rapid.shrinktime": "20s"} {
+	for name, value := range map[string]string{"rapid.nofailfile": "true", "rapid.checks": "5", "rapid.steps": "40",
+		"rapid.shrinktime": "20s"} {
 		if err := flag.Set(name, value); err != nil {
 			t.Fatal(err)
 		}
@@ -367,7 +371,8 @@ func TestRandomCommands(t *testing.T) {
 				wait: time.Duration(rapid.IntRange(0, 40).Draw(rt, "wait")) * time.Millisecond,
 				key:  fmt.Sprintf("%s:m:t:%d", app, rapid.IntRange(0, 39).Draw(rt, "key")),
 				what: rapid.SampledFrom([]string{
-					"SET", "SET", "SET", "timer_set", "timer_set", "timer_repeat", "timer_repeat", "EXPIRE", "EXPIRE", "SET KEEPTTL", "SET without TTL",
+					"SET", "SET", "SET", "timer_set", "timer_set", "timer_repeat", "timer_repeat", "EXPIRE", "EXPIRE",
+					"SET KEEPTTL", "SET without TTL",
 					"PERSIST", "DEL", "UNLINK", "GETDEL", "RENAME", "timer_cancel",
 				}).Draw(rt, "what"),
 				restart: rapid.IntRange(0, 59).Draw(rt, "restart") == 0,
@@ -398,7 +403,7 @@ func TestRandomCommands(t *testing.T) {
 	})
 }
 
-// judge compares what fired with the model.
+// judge compares the firings with the model.
 func judge(rt *rapid.T, c *testenv.Collector, m *model) {
 	seen := map[firing]int{}
 	decode := func() error {

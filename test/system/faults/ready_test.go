@@ -18,9 +18,10 @@ func TestNotReadyWhileClaimsOrHintsFail(t *testing.T) {
 	c := s.Collect()
 	s.Do("FCALL", "timer_set", 1, "app1:b:c:1", "p", "PX", 3600_000)
 	s.Do("RENAME", keys.Single.Due(), "elsewhere")
-	s.Do("SET", keys.Single.Due(), "not what it was")
+	s.Do("SET", keys.Single.Due(), "no sorted set")
 	s.Do("SET", "app1:b:plain:1", "p", "EX", 3600)
-	p.ReadySays(http.StatusServiceUnavailable, "redis: ok", "claims: failed: looking for due timers has been failing for ",
+	p.ReadySays(http.StatusServiceUnavailable, "redis: ok",
+		"claims: failed: looking for due timers has been failing for ",
 		"keyspace events: failed: processing keyspace events has been failing for ")
 	s.Do("DEL", keys.Single.Due())
 	s.Do("RENAME", "elsewhere", keys.Single.Due())

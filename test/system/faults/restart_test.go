@@ -14,8 +14,7 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
-// TestStartedAndStoppedAHundredTimes runs the service in this process, so that
-// what one run leaves behind shows.
+// TestStartedAndStoppedAHundredTimes runs the service in this process, so that leftovers of one run show.
 func TestStartedAndStoppedAHundredTimes(t *testing.T) {
 	s := system.New(t)
 	for name, value := range maps.All(s.Env) {

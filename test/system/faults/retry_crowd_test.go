@@ -29,7 +29,8 @@ func TestRetriesWhileDeadLettersAreFull(t *testing.T) {
 		s.Delivered(bad)
 		s.After(s.Now() + 1000)
 	}
-	if _, body, err := p.Get("/metrics"); err != nil || strings.Contains(body, `timerd_set_aside_total{reason="retry"} 0`) {
+	if _, body, err := p.Get("/metrics"); err != nil || strings.Contains(body,
+		`timerd_set_aside_total{reason="retry"} 0`) {
 		t.Errorf("nothing was counted as set aside: %v", err)
 	}
 	s.LimitDead(-1)
@@ -64,7 +65,7 @@ func TestRetriesOfAKilledTimerd(t *testing.T) {
 	dying.Kill()
 	other.AwaitReady(true)
 	for _, e := range s.Expect(c, system.FireAll(all)...) {
-		watch.Late(t, e.Time.Sub(e.Due), 6*time.Second, "what is carried out of "+e.Key.String())
+		watch.Late(t, e.Time.Sub(e.Due), 6*time.Second, "the retries of "+e.Key.String())
 	}
 	s.NoRequests()
 	s.Settled()

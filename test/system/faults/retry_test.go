@@ -42,7 +42,7 @@ func TestRetryAskedForAHundredTimes(t *testing.T) {
 	p.Kill()
 	publishing.Wait()
 	s.Start()
-	s.NoRequests() // those that the killed one had fetched come again
+	s.NoRequests() // requests fetched by the killed one come again
 	s.Expect(c, "app1:trans:notice:1=x", "app1:trans:notice:1=x")
 	s.Settled()
 	c.Stays(2, 200*time.Millisecond)
@@ -57,7 +57,8 @@ func TestRetriesGoOnThroughRestarts(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	consuming := make(chan error, 1)
 	go func() {
-		consuming <- client.NewConsumer(s.JS).Consume(ctx, "*", func(context.Context, client.Event) error { return errors.New("no answer") })
+		consuming <- client.NewConsumer(s.JS).Consume(ctx, "*",
+			func(context.Context, client.Event) error { return errors.New("no answer") })
 	}()
 	var want []string
 	for i := range 20 {

@@ -22,36 +22,44 @@ import (
 
 const unattended = "no timerd is alive: nothing fires until one runs"
 
-// The outage of docs/runbook.md, minute by minute: what the commands say while NATS, Redis or timerd is away, and that
-// they say nothing any more when it is back.
+// The outage of docs/runbook.md, minute by minute: the output of the commands while NATS, Redis or timerd is away, and
+// no problem once it is back.
 func TestStatusInOutages(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
 	p := s.Start()
 	c := s.Collect()
-	s.StatusSays(0, "ok: nothing is wrong", "\ntimers  0 pending, 0 held, 0 owed, 0 firing\n", "\n  TIMERS ", " 1 of 1\n", "\n  "+s.Redis.Addr()+" ")
+	s.StatusSays(0, "ok: nothing is wrong", "\ntimers  0 pending, 0 held, 0 owed, 0 firing\n", "\n  TIMERS ",
+		" 1 of 1\n", "\n  "+s.Redis.Addr()+" ")
 
 	// NATS is away.
 	s.NATS.Stop()
 	s.Do("FCALL", "timer_set", 1, "shop:order:timeout:1", "1", "PX", 100)
 	s.Do("FCALL", "timer_set", 1, "shop:order:timeout:2", "2", "PX", 3600_000)
-	out := s.StatusSays(1, "fail  the state of the streams is unknown, ", "fix: start nats-server, or correct TIMERD_NATS_URL",
+	out := s.StatusSays(1, "fail  the state of the streams is unknown, ",
+		"fix: start nats-server, or correct TIMERD_NATS_URL",
 		"\ntimers  1 pending, 0 held, 1 owed, 0 firing\n        owed for longest: shop:order:timeout:1, for ")
 	if strings.Count(out, "fail  ") != 1 {
 		t.Errorf("more is wrong than the cause:\n%s", out)
 	}
 	p.ReadySays(http.StatusServiceUnavailable, "redis: ok", "jetstream: failed: ", "retry consumer: failed: ")
-	if out := s.OK("get", "shop:order:timeout:1"); !strings.Contains(out, "\nstate    owed\n") { // and is silent on standard error: timerd is alive
+	if out := s.OK("get", "shop:order:timeout:1"); !strings.Contains(out, "\nstate    owed\n") {
+		// and is silent on standard error: timerd is alive
 		t.Errorf("get of an owed timer:\n%s", out)
 	}
-	if out := s.OK("ls", "--state", "owed,firing", "--json"); strings.Count(out, "\n") != 1 || !strings.Contains(out, `"key":"shop:order:timeout:1","state":"owed"`) {
+	if out := s.OK("ls", "--state", "owed,firing", "--json"); strings.Count(out, "\n") != 1 ||
+		!strings.Contains(out, `"key":"shop:order:timeout:1","state":"owed"`) {
 		t.Errorf("ls of what waits:\n%s", out)
 	}
-	if out := s.OK("ls", "--state", "pending", "--json"); strings.Count(out, "\n") != 1 || !strings.Contains(out, `"key":"shop:order:timeout:2","state":"pending"`) {
-		t.Errorf("ls of what is pending:\n%s", out)
+	if out := s.OK("ls", "--state", "pending", "--json"); strings.Count(out, "\n") != 1 ||
+		!strings.Contains(out, `"key":"shop:order:timeout:2","state":"pending"`) {
+		t.Errorf("ls of pending timers:\n%s", out)
 	}
 	s.Do("FCALL", "timer_set", 1, "shop:order:timeout:5", "5", "PX", 50)
-	testenv.Eventually(t, system.Patience, func() bool { return strings.Contains(s.OK("get", "shop:order:timeout:5"), "state    owed") }, "another one to be owed")
+	testenv.Eventually(t, system.Patience, func() bool {
+		return strings.Contains(s.OK("get", "shop:order:timeout:5"),
+			"state    owed")
+	}, "another one to be owed")
 	if out := s.OK("cancel", "shop:order:timeout:5"); out != "cancelled\n" {
 		t.Errorf("cancel of an owed timer: %s", out)
 	}
@@ -62,7 +70,8 @@ func TestStatusInOutages(t *testing.T) {
 
 	// Redis is away.
 	s.Redis.Stop()
-	s.StatusSays(1, "fail  the state of the timers and timerds is unknown: Redis at ", "fix: start Redis, or correct TIMERD_REDIS_URL\n", "\n  TIMERS ")
+	s.StatusSays(1, "fail  the state of the timers and timerds is unknown: Redis at ",
+		"fix: start Redis, or correct TIMERD_REDIS_URL\n", "\n  TIMERS ")
 	s.Redis.Start()
 	p.AwaitReady(true)
 	s.StatusSays(0, "ok: nothing is wrong", "\ntimers  1 pending, 0 held, 0 owed, 0 firing\n")
@@ -72,15 +81,18 @@ func TestStatusInOutages(t *testing.T) {
 	s.StatusSays(1, "fail  "+unattended+"; the last one, ", "      fix: start timerd; ", "\ntimers  1 pending, ")
 	for _, args := range [][]string{{"set", "shop:order:timeout:3", "1h"}, {"get", "shop:order:timeout:3"}, {"ls"}} {
 		code, out, errs := s.Run("", args...)
-		if code != 0 || !strings.Contains(out, "shop:order:timeout:3") || !strings.HasPrefix(errs, "timerd: warning: "+unattended+"; the last one, ") {
+		if code != 0 || !strings.Contains(out, "shop:order:timeout:3") ||
+			!strings.HasPrefix(errs, "timerd: warning: "+unattended+"; the last one, ") {
 			t.Errorf("%q: exit code %d\n%s%s", args, code, out, errs)
 		}
 	}
-	if code, out, errs := s.Run("", "doctor"); code != 1 || !strings.Contains(out, "fail  unattended        "+unattended) || !strings.Contains(errs, unattended) {
+	if code, out, errs := s.Run("", "doctor"); code != 1 || !strings.Contains(out,
+		"fail  unattended        "+unattended) || !strings.Contains(errs, unattended) {
 		t.Errorf("doctor:\n%s%s", out, errs)
 	}
 	p = s.Start()
-	s.StatusSays(0, "warn  1 timerd is silent and did not end in order", "      fix: look at its host and its log, and start it again; ")
+	s.StatusSays(0, "warn  1 timerd is silent and did not end in order",
+		"      fix: look at its host and its log, and start it again; ")
 	s.Do("DEL", keys.Single.Silent())
 	s.StatusSays(0, "ok: nothing is wrong")
 
@@ -95,9 +107,12 @@ func TestStatusInOutages(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Do("FCALL", "timer_set", 1, "shop:order:timeout:4", "4", "PX", 100)
-	s.StatusSays(1, "fail  TIMERS: it is full: ", " messages of at most 1: timers wait in Redis", "fix: raise its limit, which loses nothing: nats -s nats://"+s.NATS.Addr()+" stream edit TIMERS --max-msgs=3 --force", ", 1 owed, ")
+	s.StatusSays(1, "fail  TIMERS: it is full: ", " messages of at most 1: timers wait in Redis",
+		"fix: raise its limit, which loses nothing: nats -s nats://"+s.NATS.Addr()+" stream edit TIMERS --max-msgs=3 "+
+			"--force", ", 1 owed, ")
 	p.ReadySays(http.StatusServiceUnavailable, "jetstream: failed: ")
-	if code, out, _ := s.Run("", "doctor"); code != 1 || !strings.Contains(out, "fail  streams           TIMERS: it is full: ") {
+	if code, out, _ := s.Run("", "doctor"); code != 1 || !strings.Contains(out,
+		"fail  streams           TIMERS: it is full: ") {
 		t.Errorf("doctor: %d\n%s", code, out)
 	}
 	config.MaxMsgs = -1
@@ -110,9 +125,9 @@ func TestStatusInOutages(t *testing.T) {
 	s.StatusSays(1, "fail  "+unattended+"\n")
 }
 
-// Timerds with different settings are told of in the log, once each, in the metrics, by status and by doctor; those of
-// different versions too.
-func TestDriftIsTold(t *testing.T) {
+// Timerds with different settings show in the log, once each, in the metrics, in status and in doctor; so do different
+// versions.
+func TestDifferentSettingsAreReported(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
 	s.Env["TIMERD_SWEEP_INTERVAL"] = "5s" // so that nobody on a slow machine counts as dead
@@ -123,7 +138,8 @@ func TestDriftIsTold(t *testing.T) {
 	a.Measures(true, `timerd_config_drift\{setting="TIMERD_RETRY"\} 0`)
 	b.Measures(true, `timerd_config_drift\{setting="TIMERD_LEASE"\} 1`)
 	a.Measures(true, `timerd_instances_alive\{version=".+"\} 2`)
-	out := s.StatusSays(0, `warn  TIMERD_LEASE is "2s" on `, `"3s" on `, "fix: give all timerds of this Redis the same TIMERD_LEASE")
+	out := s.StatusSays(0, `warn  TIMERD_LEASE is "2s" on `, `"3s" on `,
+		"fix: give all timerds of this Redis the same TIMERD_LEASE")
 	if strings.Count(out, "warn  ") != 1 {
 		t.Errorf("more is wrong:\n%s", out)
 	}
@@ -161,8 +177,8 @@ func TestDriftIsTold(t *testing.T) {
 	a.Stop()
 }
 
-// Calls of the library, dead letters of whoever gave up, and firings by namespace are in the metrics; what an audit counted
-// by namespace is in timerd status.
+// Calls of the library, dead letters of any origin, and firings by namespace are in the metrics; an audit's counts by
+// namespace are in timerd status.
 func TestMetricsOfCallsLettersAndNamespaces(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
@@ -201,7 +217,8 @@ func TestMetricsOfCallsLettersAndNamespaces(t *testing.T) {
 		if err := json.Unmarshal([]byte(out), &report); err != nil {
 			return err
 		}
-		if got, want := fmt.Sprint(report.Redis.Namespaces), "[{shop 0 0 0 0} {pay:a 1 0 0 0} {other 0 0 0 0}]"; got != want {
+		if got, want := fmt.Sprint(report.Redis.Namespaces),
+			"[{shop 0 0 0 0} {pay:a 1 0 0 0} {other 0 0 0 0}]"; got != want {
 			return fmt.Errorf("counted %s, want %s", got, want)
 		}
 		if node := report.Redis.Nodes[0]; node.LastAudit == nil || len(node.Gaps) != 1 {
@@ -233,6 +250,8 @@ func TestStatusWhileAServerHangs(t *testing.T) {
 			}
 		}
 	}
-	hang("TIMERD_REDIS_URL", s.Redis.Addr(), "redis://", "fail  the state of the timers and timerds is unknown", ": it accepts", "fix: look at its process, on its machine: ps ", "\n  TIMERS ")
-	hang("TIMERD_NATS_URL", s.NATS.Addr(), "nats://", "fail  the state of the streams is unknown", ": it accepts", "fix: look at its process, on its machine: ps ", "\n  NODE ")
+	hang("TIMERD_REDIS_URL", s.Redis.Addr(), "redis://", "fail  the state of the timers and timerds is unknown",
+		": it accepts", "fix: look at its process, on its machine: ps ", "\n  TIMERS ")
+	hang("TIMERD_NATS_URL", s.NATS.Addr(), "nats://", "fail  the state of the streams is unknown", ": it accepts",
+		"fix: look at its process, on its machine: ps ", "\n  NODE ")
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
-// Many timers of a namespace are cancelled while timerds work: none of them fires, and those of others fire on time. Both
-// ways of setting, in each state.
+// Many timers of a namespace are cancelled while timerds work: none of them fires, and those of others fire on time.
+// Both ways of setting, in each state.
 func TestCancelAllBesideOthers(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
@@ -35,7 +35,8 @@ func TestCancelAllBesideOthers(t *testing.T) {
 	if _, err := s.JS.Publish(t.Context(), "timers.retry.shop.m.retry", fired.Data); err != nil {
 		t.Fatal(err)
 	}
-	testenv.Eventually(t, system.Patience, func() bool { return s.Do("ZCARD", keys.Single.Due()) == int64(n+2) }, "the retry to be set")
+	testenv.Eventually(t, system.Patience, func() bool { return s.Do("ZCARD", keys.Single.Due()) == int64(n+2) },
+		"the retry to be set")
 	want := []string{"shop:m:retry:1=again"}
 	_, err := s.RDB.Pipelined(t.Context(), func(pipe redis.Pipeliner) error {
 		for i := range 300 {
@@ -64,7 +65,7 @@ func TestCancelAllBesideOthers(t *testing.T) {
 	p.Measures(true, `timerd_due_timers\{within="1h"\} 0`)
 }
 
-// NATS is away: what is owed is cancelled, and what was claimed before may be too late, and is said to be.
+// NATS is away: owed timers are cancelled, and timers claimed before may be too late, which the command prints.
 func TestCancelAllWhileNATSIsAway(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
@@ -76,7 +77,7 @@ func TestCancelAllWhileNATSIsAway(t *testing.T) {
 	setFar(s, s.RDB, "shop", n, time.Millisecond)
 	s.Do("FCALL", "timer_set", 1, "pay:m:t:1", "p", "PX", 1)
 	s.After(s.Now() + n)
-	s.Do("FCALL", "timer_set", 1, "shop:m:t:1", "later", "PX", 3600_000) // beside the one that is owed
+	s.Do("FCALL", "timer_set", 1, "shop:m:t:1", "later", "PX", 3600_000) // beside the owed one
 	out := s.OK("cancel", "--all", "shop", "--yes", "--due-before", "0s")
 	var done, late int
 	if _, err := fmt.Sscanf(out, "%d cancelled, %d too late\n", &done, &late); err != nil || done+late != n {

@@ -11,8 +11,8 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
-// A hold that is set during a resume is a hold of its own: it ends the resume, keeps what is left, and a shift moves all of it by
-// its length.
+// A hold that is set during a resume is a hold of its own: it ends the resume, keeps the rest, and a shift moves all of
+// it by its length.
 func TestHoldAnewDuringAResume(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
@@ -50,7 +50,7 @@ func TestHoldAnewDuringAResume(t *testing.T) {
 	s.Says(1, "hold shop --reason "+strings.Repeat("x", 2000), "the reason has 2000 bytes, at most 1024 are allowed")
 }
 
-// A resume of what another hold covers says how much stays held, and by which; how it was asked for counts once that ends.
+// A resume of timers under another hold prints how many stay on hold, and by which; its kind applies once that ends.
 func TestResumeUnderAnotherHold(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
@@ -64,7 +64,8 @@ func TestResumeUnderAnotherHold(t *testing.T) {
 	}
 	s.Do("FCALL", "timer_set", 1, "shop:basket:t:1", "basket", "PX", 300)
 	s.Holds("shop", 4)
-	s.Says(0, "resume shop:order --dead", "shop:order resumed; 3 timers stay held by shop, and become dead letters when they come free")
+	s.Says(0, "resume shop:order --dead",
+		"shop:order resumed; 3 timers stay on hold by shop, and become dead letters at its end")
 	p.Kill()
 	s.Start()
 	s.Holds("shop", 4)

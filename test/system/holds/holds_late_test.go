@@ -14,8 +14,8 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
-// A timerd that was stopped before the hold, and is the only one left when it wakes, claims nothing of the namespace: the server
-// judges, and no heartbeat of the stopped one is waited for.
+// A timerd that was stopped before the hold, and is the only one left when it wakes, claims nothing of the namespace:
+// the server judges, and no heartbeat of the stopped one is waited for.
 func TestStoppedTimerdWakesUnderAHold(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
@@ -30,7 +30,8 @@ func TestStoppedTimerdWakesUnderAHold(t *testing.T) {
 	for i := range 300 {
 		s.Do("FCALL", "timer_set", 1, fmt.Sprint("shop:m:t:", i), i, "PX", 300)
 		s.Do("FCALL", "timer_set", 1, fmt.Sprint("other:m:t:", i), i, "PX", 300)
-		held, others = append(held, fmt.Sprintf("shop:m:t:%d=%[1]d", i)), append(others, fmt.Sprintf("other:m:t:%d=%[1]d", i))
+		held, others = append(held, fmt.Sprintf("shop:m:t:%d=%[1]d", i)),
+			append(others, fmt.Sprintf("other:m:t:%d=%[1]d", i))
 	}
 	s.After(s.Now() + 400)
 	stopped.Signal(syscall.SIGCONT)
@@ -42,8 +43,8 @@ func TestStoppedTimerdWakesUnderAHold(t *testing.T) {
 	s.Settled()
 }
 
-// The limit on lateness counts from the true due time: after a plain resume what is over it is a dead letter, or dropped. After
-// a shift it is in time again.
+// The limit on lateness counts from the true due time: after a plain resume a timer over the limit is a dead letter, or
+// dropped. After a shift it is in time again.
 func TestLateUnderAHold(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
@@ -54,7 +55,8 @@ func TestLateUnderAHold(t *testing.T) {
 	s.Says(0, "hold shifted")
 	set := s.Now() + 5000
 	for _, app := range []string{"plain", "shifted"} {
-		for id, options := range map[string][]any{"dead": {"LATE", limit}, "drop": {"LATE", limit, "DROP"}, "patient": {"LATE", 3600_000}, "none": nil} {
+		for id, options := range map[string][]any{"dead": {"LATE", limit}, "drop": {"LATE", limit, "DROP"},
+			"patient": {"LATE", 3600_000}, "none": nil} {
 			s.Do(append([]any{"FCALL", "timer_set", 1, app + ":m:t:" + id, id, "PXAT", set}, options...)...)
 		}
 	}
@@ -74,7 +76,8 @@ func TestLateUnderAHold(t *testing.T) {
 	}
 	letter := s.Late(1)["dead"]
 	var by, most time.Duration
-	reason := strings.NewReplacer(event.ReasonLate, "", ":", "", ",", "", "after its due time", "", "at most", "").Replace(letter.DeadReason)
+	reason := strings.NewReplacer(event.ReasonLate, "", ":", "", ",", "", "after its due time", "", "at most",
+		"").Replace(letter.DeadReason)
 	if words := strings.Fields(reason); len(words) == 2 {
 		by, _ = time.ParseDuration(words[0])
 		most, _ = time.ParseDuration(words[1])
@@ -87,7 +90,7 @@ func TestLateUnderAHold(t *testing.T) {
 	s.Settled()
 }
 
-// While NATS is away no timerd looks at what becomes due. What is held of it is told all the same, or that it is not known.
+// While NATS is away no timerd looks at timers that become due. The number on hold is still shown, or as unknown.
 func TestHeldWhileNATSIsAway(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
@@ -109,7 +112,8 @@ func TestHeldWhileNATSIsAway(t *testing.T) {
 		t.Errorf("status:\n%s", said)
 	}
 	var report status.Report
-	if err := json.Unmarshal([]byte(s.Says(1, "status --json")), &report); err != nil || report.Redis.Held != nil || report.Redis.Nodes[0].Held != nil {
+	if err := json.Unmarshal([]byte(s.Says(1, "status --json")), &report); err != nil || report.Redis.Held != nil ||
+		report.Redis.Nodes[0].Held != nil {
 		t.Errorf("%+v, %v", report.Redis, err)
 	}
 	s.Holds("shop", 300) // which reads all of it

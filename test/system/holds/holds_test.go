@@ -50,10 +50,11 @@ func TestResumeAtARate(t *testing.T) {
 		}
 		ahead = max(ahead, time.Duration(n-1)*time.Second/rate-within)
 		if least := time.Duration(i) * time.Second / rate * 9 / 10; all[i].Time.Sub(began) < least {
-			t.Fatalf("%d had fired %v after the resume was asked for, want that after %v", i+1, all[i].Time.Sub(began), least)
+			t.Fatalf("%d had fired %v after the resume was asked for, want that after %v", i+1, all[i].Time.Sub(began),
+				least)
 		}
 	}
-	watch.Late(t, ahead, within/10, "firings are ahead of the rate") // what a stall keeps back fires after it
+	watch.Late(t, ahead, within/10, "firings are ahead of the rate") // timers delayed by a stall fire after it
 	s.Settled()
 }
 
@@ -101,7 +102,8 @@ func TestResumeShifts(t *testing.T) {
 	s.Settled()
 }
 
-// What the Go client holds and begins to resume, the timerds hold and release, though one is stopped and another is killed.
+// What the Go client holds and begins to resume, the timerds hold and release, though one is stopped and another is
+// killed.
 func TestHoldsOfTheGoClient(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
@@ -137,7 +139,7 @@ func TestHoldsOfTheGoClient(t *testing.T) {
 	s.Settled()
 }
 
-// Overlapping holds, one of which ends by itself; and a hold that survives a restart of Redis and of timerd.
+// Overlapping holds, one with an end of its own; and a hold that survives a restart of Redis and of timerd.
 func TestHoldsOverlapAndEnd(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
@@ -205,9 +207,9 @@ func areHeldLetters(s *system.System, dead *testenv.Collector, want []string) {
 	}
 }
 
-// A resume that begins while NATS is away, and so before timerd has looked at what is due, counts for that too, though another
-// hold has held timers already.
-func TestResumeOfWhatNobodyHasLookedAt(t *testing.T) {
+// A resume that begins while NATS is away, and so before timerd has looked at the due timers, covers these too,
+// although another hold already covers some.
+func TestResumeBeforeAnyClaim(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
 	s.Start()

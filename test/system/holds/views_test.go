@@ -16,7 +16,8 @@ func setFar(s *system.System, rdb *redis.Client, app string, n int, in time.Dura
 	for first := 0; first < n; first += some {
 		_, err := rdb.Pipelined(s.T.Context(), func(pipe redis.Pipeliner) error {
 			for i := first; i < min(first+some, n); i++ {
-				pipe.FCall(s.T.Context(), "timer_set", []string{fmt.Sprintf("%s:m:t:%d", app, i)}, "p", "PX", in.Milliseconds()+int64(i))
+				pipe.FCall(s.T.Context(), "timer_set", []string{fmt.Sprintf("%s:m:t:%d", app, i)}, "p", "PX",
+					in.Milliseconds()+int64(i))
 			}
 			return nil
 		})

@@ -9,7 +9,7 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
-// FROM, UNTIL and TIMES: what is due first, and what last.
+// FROM, UNTIL and TIMES: the first and the last due time.
 func TestRepetitionsBeginAndEnd(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)

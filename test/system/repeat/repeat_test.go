@@ -12,8 +12,9 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
-// Every 100 ms, with two timerds of which one is killed each second. With CATCHUP there is an event for each point of the grid;
-// without it, points are missing only where an occurrence waited for the lease of a dead timerd. None is in the stream twice.
+// Every 100 ms, with two timerds, one of them killed each second. With CATCHUP there is an event for each point of the
+// grid; without it, points are missing only where an occurrence waited for the lease of a dead timerd. None is in the
+// stream twice.
 func TestRepetitionThroughCrashes(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
@@ -22,7 +23,8 @@ func TestRepetitionThroughCrashes(t *testing.T) {
 	p, other := s.Start(), s.Start()
 	c := s.Collect()
 	const whole, gaps = "shop:stock:count:whole", "shop:stock:count:gaps"
-	first := map[string]int64{whole: s.Repeats(whole, "p", every, "CATCHUP", system.Hour), gaps: s.Repeats(gaps, "p", every)}
+	first := map[string]int64{whole: s.Repeats(whole, "p", every, "CATCHUP", system.Hour),
+		gaps: s.Repeats(gaps, "p", every)}
 	for n := range int64(kills) {
 		s.After(first[whole] + (n+1)*1000)
 		p.Kill()
@@ -31,7 +33,8 @@ func TestRepetitionThroughCrashes(t *testing.T) {
 	end := first[whole] + (kills+3)*1000
 	s.After(end)
 	testenv.Eventually(t, system.Patience, func() bool {
-		return s.RDB.PExpireTime(t.Context(), whole).Val().Milliseconds() > end && s.RDB.PExpireTime(t.Context(), gaps).Val().Milliseconds() > end
+		return s.RDB.PExpireTime(t.Context(), whole).Val().Milliseconds() > end &&
+			s.RDB.PExpireTime(t.Context(), gaps).Val().Milliseconds() > end
 	}, "both to be on time again")
 	for _, key := range []string{whole, gaps} {
 		s.Do("FCALL", "timer_cancel", 1, key)
@@ -40,7 +43,8 @@ func TestRepetitionThroughCrashes(t *testing.T) {
 	all := s.Events(c, len(c.All()))
 	for _, key := range []string{whole, gaps} {
 		n, points := onGrid(s, all, key, first[key], every)
-		if skipped := points - n; key == whole && skipped > 0 || skipped > kills*(lease+2000)/every || points < (end-first[key])/every {
+		if skipped := points - n; key == whole && skipped > 0 || skipped > kills*(lease+2000)/every ||
+			points < (end-first[key])/every {
 			t.Errorf("%s: %d of %d points are missing", key, skipped, points)
 		}
 	}
@@ -50,8 +54,8 @@ func TestRepetitionThroughCrashes(t *testing.T) {
 	other.Stop()
 }
 
-// onGrid checks that the events of a key are points of its grid in their order, numbered from 1 on. It returns how many there are,
-// and of how many points up to the last one.
+// onGrid checks that the events of a key are points of its grid in their order, numbered from 1 on. It returns how many
+// there are, and of how many points up to the last one.
 func onGrid(s *system.System, all []event.Event, key string, first, every int64) (n, points int64) {
 	s.T.Helper()
 	for _, e := range all {
@@ -61,7 +65,8 @@ func onGrid(s *system.System, all []event.Event, key string, first, every int64)
 		n++
 		at := e.Due.UnixMilli() - first
 		if e.Occurrence != n || at%every != 0 || at/every < points {
-			s.T.Fatalf("%s: event %d is occurrence %d, due %d ms after the first; the one before was point %d", key, n, e.Occurrence, at, points)
+			s.T.Fatalf("%s: event %d is occurrence %d, due %d ms after the first; the one before was point %d", key, n,
+				e.Occurrence, at, points)
 		}
 		points = at/every + 1
 	}
@@ -78,7 +83,8 @@ func TestRepetitionWhileNATSIsAway(t *testing.T) {
 	const every, away = 100, 3000
 	const whole, some, gaps = "shop:stock:count:whole", "shop:stock:count:some", "shop:stock:count:gaps"
 	first := map[string]int64{
-		whole: s.Repeats(whole, "p", every, "CATCHUP", system.Hour), some: s.Repeats(some, "p", every, "CATCHUP", away/2), gaps: s.Repeats(gaps, "p", every),
+		whole: s.Repeats(whole, "p", every, "CATCHUP", system.Hour),
+		some:  s.Repeats(some, "p", every, "CATCHUP", away/2), gaps: s.Repeats(gaps, "p", every),
 	}
 	c.WaitFunc(system.Patience, system.AtLeast(30))
 	s.NATS.Stop()
@@ -104,7 +110,7 @@ func TestRepetitionWhileNATSIsAway(t *testing.T) {
 	p.Stop()
 }
 
-// Without keyspace events, what a settlement armed is claimed on time all the same, and not by the next sweep.
+// Without keyspace events, an occurrence armed by a settlement is still claimed on time, and not by the next sweep.
 func TestRepetitionWithoutEvents(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
@@ -121,7 +127,7 @@ func TestRepetitionWithoutEvents(t *testing.T) {
 	p.Stop()
 }
 
-// What was missed while no timerd ran is skipped and counted, but for the occurrence that was pending.
+// Occurrences missed while no timerd ran are skipped and counted, except the pending one.
 func TestRepetitionAfterAPause(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
@@ -133,15 +139,16 @@ func TestRepetitionAfterAPause(t *testing.T) {
 	p = s.Start()
 	all := s.Events(c, 3)
 	if due := all[0].Due.UnixMilli(); due != first {
-		t.Errorf("the first one is due at %d, want %d: what was pending", due, first)
+		t.Errorf("the first one is due at %d, want %d: the pending one", due, first)
 	}
 	if wait := all[1].Due.UnixMilli() - first; wait < 1100 || wait%200 != 0 {
 		t.Errorf("the second one is due %d ms after the first, want more than 1100 of the grid", wait)
 	}
 	s.Settled()
 	_, metrics, err := p.Get("/metrics")
-	if err != nil || !strings.Contains(metrics, "timerd_occurrences_skipped_total ") || strings.Contains(metrics, "timerd_occurrences_skipped_total 0\n") {
-		t.Errorf("the metrics do not count what was skipped: %v", err)
+	if err != nil || !strings.Contains(metrics, "timerd_occurrences_skipped_total ") ||
+		strings.Contains(metrics, "timerd_occurrences_skipped_total 0\n") {
+		t.Errorf("the metrics do not count the skipped ones: %v", err)
 	}
 }
 
@@ -154,7 +161,10 @@ func TestHeldRepetition(t *testing.T) {
 	s.Says(0, "hold shop")
 	first := s.Do("FCALL", "timer_repeat", 1, "shop:stock:count:1", "", "EVERY", 100, "TIMES", 2).(int64)
 	s.After(first + 500)
-	testenv.Eventually(t, system.Patience, func() bool { return strings.Contains(s.Says(0, "ls --json"), `"state":"held"`) }, "it to be held")
+	testenv.Eventually(t, system.Patience, func() bool {
+		return strings.Contains(s.Says(0, "ls --json"),
+			`"state":"held"`)
+	}, "it to be held")
 	if n := strings.Count(s.Says(0, "ls --json"), "\n"); n != 1 {
 		t.Errorf("%d timers wait, want 1", n)
 	}

@@ -1,10 +1,9 @@
-// Package checker judges the history of a torture run: what had to fire, what may
-// have, and what did. It is a pure function of the history.
+// Package checker judges the history of a torture run: it compares required and possible firings with the actual ones.
+// It is a pure function of the history.
 //
-// It is strict where timerd promises something, and lenient where the outcome of an
-// operation is unknown or where docs/guarantees.md names a limit: a plain command that
-// timerd could not hear of before its due time, because it was deafened by a fault.
-// timer_set and timer_cancel are never excused by deafness.
+// It is strict where timerd makes a promise. It is lenient where the outcome of an operation is unknown, or where
+// docs/guarantees.md names a limit: for example if timerd could not receive the event of a plain command before its due
+// time because of a fault. timer_set and timer_cancel need no events, so that excuse does not apply to them.
 package checker
 
 import (
@@ -26,7 +25,8 @@ func Judge(h *history.History) *Report {
 		Holds: map[history.HoldKind]map[history.Outcome]int{},
 	}
 	j := &judge{
-		report: r, h: h, ops: map[string][]history.Op{}, messages: map[string][]history.Message{}, released: map[*hold][]released{},
+		report: r, h: h, ops: map[string][]history.Op{}, messages: map[string][]history.Message{},
+		released: map[*hold][]released{},
 	}
 	for _, f := range h.Faults {
 		r.Faults[f.Kind]++
@@ -53,8 +53,9 @@ func Judge(h *history.History) *Report {
 	j.holds = newHolds(h, hearing.failovers)
 	for _, op := range h.Holds {
 		count(r.Holds, op.Kind, op.Outcome)
-		if op.Unlisted && (!op.Unsafe || !overlaps(hearing.failovers, op.Invoked, op.Ended+hears)) {
-			j.fault(WrongReply, op.Namespace, "%s at %d said that it is held, and it is not in the list of holds", op.Kind, op.Invoked)
+		if op.Unlisted && (!op.Unsafe || !overlaps(hearing.failovers, op.Invoked, op.Ended+hearTime)) {
+			j.fault(WrongReply, op.Namespace, "%s at %d said that it is held, and it is not in the list of holds",
+				op.Kind, op.Invoked)
 		}
 	}
 	all := map[string]bool{}
@@ -79,7 +80,7 @@ func Judge(h *history.History) *Report {
 	return r
 }
 
-// count counts a kind of what was done by what came of it.
+// count counts an operation by kind and outcome.
 func count[K comparable](all map[K]map[history.Outcome]int, kind K, outcome history.Outcome) {
 	if all[kind] == nil {
 		all[kind] = map[history.Outcome]int{}
@@ -94,7 +95,7 @@ type judge struct {
 	messages map[string][]history.Message
 	times    []int64 // at which NATS stored messages, sorted
 	holds    []*hold
-	released map[*hold][]released // of those that released in a way of which all have something in common
+	released map[*hold][]released // by hold, if there is a rule for all of its firings
 }
 
 func (j *judge) fault(class Class, key, format string, args ...any) {
@@ -102,8 +103,8 @@ func (j *judge) fault(class Class, key, format string, args ...any) {
 		Violation{Class: class, Key: key, Text: fmt.Sprintf(format, args...), Tale: j.tale(key)})
 }
 
-// ids checks that no stream holds an id twice. A run is shorter than what would excuse
-// it: an outage of longer than JetStream's duplicate window.
+// ids checks that no stream holds an id twice. Only an outage longer than JetStream's duplicate window would excuse
+// that, and a run is shorter.
 func (j *judge) ids() {
 	type place struct{ stream, id string }
 	seen := map[place]uint64{}
@@ -137,14 +138,14 @@ func (j *judge) key(key string, t *timeline) {
 	j.occurrences(key)
 }
 
-// match assigns messages, in the order of their due times, to the firings that they are of and returns those of none. Of
-// firings with the same due time, one that has to come has the first choice.
+// match assigns messages, by due time, to their firings, and returns the messages without a firing. If firings have the
+// same due time, a required one gets its message first.
 func (j *judge) match(t *timeline, messages []history.Message) (spare []history.Message) {
 	ids := map[string]bool{}
 	byDue := func(a, b history.Message) int { return cmp.Compare(a.Due, b.Due) }
 	for _, m := range slices.SortedStableFunc(slices.Values(messages), byDue) {
 		if ids[m.Stream+m.ID] {
-			continue // told already
+			continue // reported already
 		}
 		ids[m.Stream+m.ID] = true
 		var best *firing
@@ -162,12 +163,12 @@ func (j *judge) match(t *timeline, messages []history.Message) (spare []history.
 	return spare
 }
 
-// rank says how well one more message suits a firing: first of all by its due time, because some
-// have almost the same.
+// rank returns how well one more message fits a firing. The exact due time counts most, because some firings have
+// almost the same due time.
 func rank(f *firing, m history.Message) int {
 	rank := map[force]int{must: 3, may: 2, mustNot: 1}[f.force]
 	if len(f.seen) > 0 {
-		rank -= 20 // though its due time may be: one that is expected still may have moved by a ms
+		rank -= 20 // even at its exact due time: an expected firing may have moved by a ms
 	}
 	if f.isDue(m.Due, 0) {
 		rank += 10
@@ -175,7 +176,7 @@ func rank(f *firing, m history.Message) int {
 	return rank
 }
 
-// firing judges one firing and the messages that are of it.
+// firing judges one firing with its messages.
 func (j *judge) firing(key string, t *timeline, f *firing, spare []history.Message) {
 	switch f.force {
 	case must:
@@ -186,7 +187,7 @@ func (j *judge) firing(key string, t *timeline, f *firing, spare []history.Messa
 	default:
 		j.report.Lenient++
 	}
-	// One of the same due time that is wrong in itself has been told.
+	// A wrong message of the same due time has been reported.
 	garbled := slices.ContainsFunc(spare, func(m history.Message) bool {
 		return f.isOf(m)
 	})
@@ -218,7 +219,7 @@ func (j *judge) firing(key string, t *timeline, f *firing, spare []history.Messa
 	}
 }
 
-// message judges what holds for any message of a firing that was due at a time.
+// message judges one message of a firing. due is the firing's due time.
 func (j *judge) message(key string, m history.Message, due int64) {
 	if m.Stream != history.FiredStream {
 		return
@@ -229,11 +230,11 @@ func (j *judge) message(key string, m history.Message, due int64) {
 	j.report.Lateness = append(j.report.Lateness, Sample{m.Stored - m.Due, j.phase(m)})
 }
 
-// before and after a fault, in ms, what is due is put down to it too: what was on its way when it
-// began, and what was due while timerd had not yet noticed that it was not ready.
+// A due time counts as within a fault from before ms before the fault to after ms after it: firings were on their way
+// when the fault began, or came due before timerd noticed that it was not ready.
 const before, after = 100, 2000
 
-// phase returns the kind of the fault that began last before a message was due and was not over, of those that concern it.
+// phase returns the kind of the latest fault that concerns a message and includes its due time.
 func (j *judge) phase(m history.Message) string {
 	phase, from := Calm, int64(0)
 	for _, f := range j.h.Faults {
@@ -244,7 +245,7 @@ func (j *judge) phase(m history.Message) string {
 	return phase
 }
 
-// stray judges a message that is of no firing.
+// stray judges a message without a firing.
 func (j *judge) stray(key string, t *timeline, m history.Message) {
 	if m.Stream == history.FiredStream && (m.Time < m.Due || m.Stored < m.Due) {
 		j.fault(Early, key, "%s: its time %d, stored at %d", m.ID, m.Time, m.Stored)
@@ -258,7 +259,8 @@ func (j *judge) stray(key string, t *timeline, m history.Message) {
 		case m.Payload != f.payload || m.Status != f.status:
 			j.fault(WrongPayload, key, "%s: %q %s, want %q", m.ID, m.Payload, m.Status, f.payload)
 		default:
-			j.fault(WrongAttempt, key, "%s: attempt %d of %q, want %d of %q", m.ID, m.Attempt, m.Origin, f.attempt, f.origin)
+			j.fault(WrongAttempt, key, "%s: attempt %d of %q, want %d of %q", m.ID, m.Attempt, m.Origin, f.attempt,
+				f.origin)
 		}
 		return
 	}
@@ -270,14 +272,17 @@ func (j *judge) stray(key string, t *timeline, m history.Message) {
 		j.fault(Early, key, "%s has %q, stored at %d, due at %d", m.ID, m.Payload, m.Stored, from)
 	case t.unheard && known:
 		j.report.Unjudged++
-	case known && slices.ContainsFunc(t.firings, func(f *firing) bool { return f.payload == m.Payload && len(f.seen) > 0 }):
+	case known && slices.ContainsFunc(t.firings, func(f *firing) bool {
+		return f.payload == m.Payload &&
+			len(f.seen) > 0
+	}):
 		j.fault(Duplicate, key, "%s is a firing with %q that came under another id too", m.ID, m.Payload)
 	default:
 		j.fault(Unexpected, key, "%s: attempt %d, %q %s %s", m.ID, m.Attempt, m.Payload, m.Status, m.Reason)
 	}
 }
 
-// tale tells what is known of a key, in the order of time.
+// tale returns the known history of a key, in order of time.
 func (j *judge) tale(key string) []string {
 	type line struct {
 		at   int64
@@ -287,8 +292,10 @@ func (j *judge) tale(key string) []string {
 	first, last := j.h.End.At, int64(0)
 	for _, op := range j.ops[key] {
 		first, last = min(first, op.Invoked), max(last, op.Ended, op.Due)
-		lines = append(lines, line{op.Invoked, fmt.Sprintf("%s %q attempt %d, ttl %d, pxat %d, every %d: %s %s %s; ran %d-%d, due %d",
-			op.Kind, op.Payload, op.Attempt, op.TTL, op.At, op.Every, op.Outcome, op.Reply, op.Error, op.Before, op.After, op.Due)})
+		lines = append(lines,
+			line{op.Invoked, fmt.Sprintf("%s %q attempt %d, ttl %d, pxat %d, every %d: %s %s %s; ran %d-%d, due %d",
+				op.Kind, op.Payload, op.Attempt, op.TTL, op.At, op.Every, op.Outcome, op.Reply, op.Error, op.Before,
+				op.After, op.Due)})
 	}
 	for _, m := range j.messages[key] {
 		last = max(last, m.Stored)
@@ -298,24 +305,30 @@ func (j *judge) tale(key string) []string {
 	for _, c := range j.h.Calls {
 		if c.Key == key {
 			last = max(last, c.Answered)
-			lines = append(lines, line{c.At, fmt.Sprintf("called %s%s by deliverer %d.%d: %s attempt %d, %s %d at %d", c.Host, c.Path, c.Deliverer, c.Start, c.EventID, c.Attempt, c.Fault, c.Status, c.Answered)})
+			lines = append(lines, line{c.At, fmt.Sprintf("called %s%s by deliverer %d.%d: %s attempt %d, %s %d at %d",
+				c.Host, c.Path, c.Deliverer, c.Start, c.EventID, c.Attempt, c.Fault, c.Status, c.Answered)})
 		}
 	}
 	for _, r := range j.h.Deliveries {
 		if r.Key == key {
 			last = max(last, r.Stored)
-			lines = append(lines, line{r.Time, fmt.Sprintf("delivery %s %s attempt %d to %s: %d %s, took %d, stored %d", r.Result, r.ID, r.Attempt, r.Host, r.Status, r.Error, r.Took, r.Stored)})
+			lines = append(lines, line{r.Time, fmt.Sprintf("delivery %s %s attempt %d to %s: %d %s, took %d, stored %d",
+				r.Result, r.ID, r.Attempt, r.Host, r.Status, r.Error, r.Took, r.Stored)})
 		}
 	}
 	for _, op := range j.h.Holds {
-		if history.Matches(op.Namespace, key) && op.Invoked <= last && first-outlives <= op.Ended {
+		if history.Matches(op.Namespace, key) && op.Invoked <= last && first-aftermath <= op.Ended {
 			lines = append(lines, line{op.Invoked, fmt.Sprintf("%s %s, for %d, rate %d: %s %s; until %d, since %d",
 				op.Kind, op.Namespace, op.For, op.Rate, op.Outcome, op.Error, op.Ended, op.Since)})
 		}
 	}
 	for _, f := range j.h.Faults {
 		if f.From <= last && first <= max(f.Hearing, f.Ready) {
-			lines = append(lines, line{f.From, fmt.Sprintf("fault: %s of timerds %v slots %v %s deliverers %v, healed %d, hearing %d, ready %d", f.Kind, f.Timerds, f.Slots, f.Host, f.Deliverers, f.Healed, f.Hearing, f.Ready)})
+			lines = append(lines,
+				line{f.From, fmt.Sprintf(
+					"fault: %s of timerds %v slots %v %s deliverers %v, healed %d, hearing %d, ready %d", f.Kind,
+					f.Timerds,
+					f.Slots, f.Host, f.Deliverers, f.Healed, f.Hearing, f.Ready)})
 		}
 	}
 	slices.SortStableFunc(lines, func(a, b line) int { return cmp.Compare(a.at, b.at) })

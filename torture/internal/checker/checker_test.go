@@ -12,7 +12,7 @@ import (
 // began is when all histories of these tests begin.
 const began = 1_800_000_000_000
 
-// world is a perfect timerd: it writes the history of what is asked of it.
+// world is a perfect timerd: it writes the history of its operations.
 type world struct {
 	history.History
 	seq int
@@ -40,7 +40,7 @@ func onTimerd(timerd int, f history.Fault) history.Fault {
 	return f
 }
 
-// Of three timerds two listen, and it is not known which. So what happens while two are deaf may be unheard.
+// Of three timerds two listen, and which ones is unknown. So commands while two are deaf may be missed.
 func TestTwoOfThreeTimerdsListen(t *testing.T) {
 	const key = "a:b:c:1"
 	for _, c := range []struct {
@@ -51,7 +51,8 @@ func TestTwoOfThreeTimerdsListen(t *testing.T) {
 		{3, nil, "resurrected"},
 		{3, []history.Fault{deaf(history.Deafens, 500, 9000)}, "resurrected"},
 		{3, []history.Fault{deaf(history.Deafens, 500, 9000), onTimerd(2, deaf(history.Deafens, 800, 9000))}, ""},
-		{3, []history.Fault{deaf(history.Deafens, 500, 9000), onTimerd(2, deaf(history.Delays, 800, 9000))}, "resurrected"},
+		{3, []history.Fault{deaf(history.Deafens, 500, 9000), onTimerd(2, deaf(history.Delays, 800, 9000))},
+			"resurrected"},
 		{2, []history.Fault{deaf(history.Deafens, 500, 9000)}, "resurrected"},
 		{2, []history.Fault{deaf(history.Deafens, 500, 9000), onTimerd(1, deaf(history.Deafens, 800, 9000))}, ""},
 	} {
@@ -111,6 +112,7 @@ func (w *world) verdicts() string {
 	return strings.Join(all, ", ")
 }
 
+// Each violation that a history can hold gets its verdict, and each excuse is one.
 func TestVerdicts(t *testing.T) {
 	const key = "a:b:c:1"
 	for _, c := range []struct {
@@ -134,30 +136,34 @@ func TestVerdicts(t *testing.T) {
 		{"a plain timer in a deaf time may be lost", []history.Fault{deaf(history.Deafens, 0, 9000)}, func(w *world) {
 			w.set(100, history.Set, key, "p", 5000)
 		}, ""},
-		{"a plain timer that outlives a deaf time may not", []history.Fault{deaf(history.Deafens, 0, 9000)}, func(w *world) {
-			w.set(100, history.Set, key, "p", 15_000)
-		}, "lost"},
+		{"a plain timer that outlives a deaf time may not", []history.Fault{deaf(history.Deafens, 0, 9000)},
+			func(w *world) {
+				w.set(100, history.Set, key, "p", 15_000)
+			}, "lost"},
 		{"carried to another server", []history.Fault{deaf(history.Carries, 1000, 1100)}, func(w *world) {
 			op := w.set(0, history.Set, key, "p", 15_000)
 			w.emit(key, op.Due+100, 1, "p")
 		}, ""},
-		{"carried to another server, and later by more than that took", []history.Fault{deaf(history.Carries, 1000, 1100)}, func(w *world) {
-			op := w.set(0, history.Set, key, "p", 15_000)
-			w.emit(key, op.Due+105, 1, "p")
-		}, "unexpected, lost"},
-		{"carried to another server before it was set", []history.Fault{deaf(history.Carries, 1000, 1100)}, func(w *world) {
-			op := w.set(5000, history.Set, key, "p", 15_000)
-			w.emit(key, op.Due+5, 1, "p")
-		}, "unexpected, lost"},
+		{"carried to another server, and later by more than that took",
+			[]history.Fault{deaf(history.Carries, 1000, 1100)}, func(w *world) {
+				op := w.set(0, history.Set, key, "p", 15_000)
+				w.emit(key, op.Due+105, 1, "p")
+			}, "unexpected, lost"},
+		{"carried to another server before it was set", []history.Fault{deaf(history.Carries, 1000, 1100)},
+			func(w *world) {
+				op := w.set(5000, history.Set, key, "p", 15_000)
+				w.emit(key, op.Due+5, 1, "p")
+			}, "unexpected, lost"},
 		{"an outage of NATS excuses nothing", []history.Fault{deaf(history.Delays, 0, 9000)}, func(w *world) {
 			w.set(100, history.Set, key, "p", 5000)
 		}, "lost"},
-		{"an unheard replacement ran out, and what is known of the key fires", []history.Fault{deaf(history.Deafens, 500, 9000)}, func(w *world) {
-			op := w.set(0, history.Set, key, "p", 8000)
-			w.set(600, history.Set, key, "q", 400)
-			w.emit(key, op.Due-1000, 1, "p").Trigger = "expired"
-		}, ""},
-		{"a replacement that perhaps was made ran out, and what is known of the key fires", nil, func(w *world) {
+		{"an unheard replacement ran out, and the known timer of the key fires",
+			[]history.Fault{deaf(history.Deafens, 500, 9000)}, func(w *world) {
+				op := w.set(0, history.Set, key, "p", 8000)
+				w.set(600, history.Set, key, "q", 400)
+				w.emit(key, op.Due-1000, 1, "p").Trigger = "expired"
+			}, ""},
+		{"a replacement that perhaps was made ran out, and the known timer of the key fires", nil, func(w *world) {
 			op := w.set(0, history.Timer, key, "p", 8000)
 			w.do(600, history.Op{Kind: history.Set, Key: key, Payload: "q", TTL: 400, Outcome: history.Unknown})
 			w.emit(key, op.Due-6900, 1, "p").Trigger = "expired"

@@ -7,8 +7,9 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
-// logged checks that the log has each call that was answered, and each event, and nothing else. A record is written before
-// anything else is done about an event, so a call is without one only if its process was killed before that.
+// logged checks that the log has a record of each answered call and of each event, and no other records. timerd deliver
+// writes the record first, before it acts on the result. So a call may lack its record only if the process was killed
+// before that.
 func (w *hooks) logged(o *origin) {
 	used := make([]bool, len(o.records))
 	take := func(fits func(history.Delivery) bool) bool {
@@ -28,19 +29,25 @@ func (w *hooks) logged(o *origin) {
 	}
 	var left []history.Call
 	for _, c := range o.calls {
-		if c.Status != 0 && !take(func(r history.Delivery) bool { return of(c, r) && r.Status == c.Status && c.At <= r.Stored }) {
+		if c.Status != 0 && !take(func(r history.Delivery) bool {
+			return of(c, r) && r.Status == c.Status &&
+				c.At <= r.Stored
+		}) {
 			left = append(left, c)
 		}
 	}
 	for _, c := range left {
-		// Its answer may have been lost or have come too late, or it came itself when nobody waited for it any more.
+		// The answer may have been lost, or may have come too late. Or the call may have arrived after its caller had
+		// stopped waiting.
 		if w.hampered(c.Deliverer, c.Host, c.At, c.Answered) && take(func(r history.Delivery) bool {
 			return of(c, r) && r.Status == 0 && (r.Took > 0 || r.Result != history.Postponed)
 		}) {
 			continue
 		}
 		if !w.forgotten(c) {
-			w.fault(Unlogged, c.Key, "a call at %d with %s, answered with %d, by deliverer %d, which nothing had kept from writing it down", c.At, c.EventID, c.Status, c.Deliverer)
+			w.fault(Unlogged, c.Key,
+				"a call at %d with %s, answered with %d, by deliverer %d, which nothing had kept from writing it down",
+				c.At, c.EventID, c.Status, c.Deliverer)
 			continue
 		}
 		w.report.Webhooks.Unlogged++
@@ -51,7 +58,7 @@ func (w *hooks) logged(o *origin) {
 	w.written(o)
 }
 
-// written checks that the log says about each event what came of it, and how the timer ended.
+// written checks that the log has each event's result, and the timer's end.
 func (w *hooks) written(o *origin) {
 	for _, m := range o.events {
 		if !slices.ContainsFunc(o.records, func(r history.Delivery) bool { return r.ID == m.EventID }) {
@@ -65,7 +72,7 @@ func (w *hooks) written(o *origin) {
 	}
 }
 
-// record judges a record by itself. called says that there is a call that it is of.
+// record judges a record by itself. called is set if it has a call.
 func (w *hooks) record(o *origin, r history.Delivery, called bool) {
 	m, ok := w.events[r.ID]
 	if !ok || m.Key != r.Key || m.Attempt != r.Attempt {
@@ -78,27 +85,32 @@ func (w *hooks) record(o *origin, r history.Delivery, called bool) {
 		history.Delivered: r.Status == http.StatusOK,
 		history.Retried:   r.Status != http.StatusOK && r.Status != http.StatusGone && !spent && r.Host != "",
 		history.Postponed: failed,
-		history.Died:      r.Status == http.StatusGone || r.Status != http.StatusOK && spent || r.Took == 0 && m.Status != "",
+		history.Died: r.Status == http.StatusGone || r.Status != http.StatusOK && spent || r.Took == 0 &&
+			m.Status != "",
 	}
 	switch {
 	case !fits[r.Result]:
-		w.fault(WrongRecord, r.Key, "%s of %s at %d, status %d, attempt %d of %d", r.Result, r.ID, r.Time, r.Status, r.Attempt, m.Max)
+		w.fault(WrongRecord, r.Key, "%s of %s at %d, status %d, attempt %d of %d", r.Result, r.ID, r.Time, r.Status,
+			r.Attempt, m.Max)
 	case r.Status != 0 && !called:
-		w.fault(WrongRecord, r.Key, "%s of %s at %d, status %d, and no such call came", r.Result, r.ID, r.Time, r.Status)
-	case r.Status == 0 && m.Status == "" && (r.Result == history.Retried || r.Result == history.Died) && !called && !w.unanswered(o, r):
-		w.fault(Charged, r.Key, "%s as attempt %d at %d, and its host had not failed: %s", r.ID, r.Attempt, r.Time, r.Error)
+		w.fault(WrongRecord, r.Key, "%s of %s at %d, status %d, and no such call came", r.Result, r.ID, r.Time,
+			r.Status)
+	case r.Status == 0 && m.Status == "" && (r.Result == history.Retried || r.Result == history.Died) && !called &&
+		!w.unanswered(o, r):
+		w.fault(Charged, r.Key, "%s as attempt %d at %d, and its host had not failed: %s", r.ID, r.Attempt, r.Time,
+			r.Error)
 	}
 }
 
-// unanswered tells whether there was a reason for a delivery to get no answer.
+// unanswered reports whether a delivery had a reason to get no answer.
 func (w *hooks) unanswered(o *origin, r history.Delivery) bool {
 	return w.hampered(anyone, r.Host, r.Time, r.Stored) || slices.ContainsFunc(o.calls, func(c history.Call) bool {
 		return c.EventID == r.ID && c.Status == 0 && r.Time <= c.At+1 && c.At <= r.Stored
 	})
 }
 
-// repeats checks that nobody is called after a success but where something had gone wrong: a delivery came to no end that
-// JetStream heard of.
+// repeats checks calls of a host after a success. They are allowed only after a fault that kept JetStream from learning
+// that the delivery had ended.
 func (w *hooks) repeats(o *origin) {
 	success := never
 	for _, c := range o.calls {
@@ -106,7 +118,8 @@ func (w *hooks) repeats(o *origin) {
 			if w.disturbedBefore(o, c) {
 				w.report.Webhooks.Repeated++
 			} else {
-				w.fault(Repeated, c.Key, "called with %s at %d by deliverer %d, and had answered with success at %d", c.EventID, c.At, c.Deliverer, success)
+				w.fault(Repeated, c.Key, "called with %s at %d by deliverer %d, and had answered with success at %d",
+					c.EventID, c.At, c.Deliverer, success)
 			}
 		}
 		if succeeded(c) {
@@ -115,13 +128,15 @@ func (w *hooks) repeats(o *origin) {
 	}
 }
 
-// disturbedBefore tells whether something kept a delivery from its end that was begun before a call, or the caller itself.
+// disturbedBefore reports whether a fault disturbed the process that makes the call, or an earlier delivery of the
+// event. Then the earlier delivery may have ended unnoticed.
 func (w *hooks) disturbedBefore(o *origin, again history.Call) bool {
-	if w.kept(again.Deliverer, again.At-waits, again.At) || w.away(again.Host, again.At, again.At) {
+	if w.kept(again.Deliverer, again.At-callDelay, again.At) || w.away(again.Host, again.At, again.At) {
 		return true
 	}
 	for _, c := range o.calls {
-		if c.At < again.At && (w.hampered(c.Deliverer, c.Host, c.At, c.Answered) || w.kept(c.Deliverer, c.At-waits, w.settled(c.Deliverer, c.Answered))) {
+		if c.At < again.At && (w.hampered(c.Deliverer, c.Host, c.At, c.Answered) ||
+			w.kept(c.Deliverer, c.At-callDelay, w.settled(c.Deliverer, c.Answered))) {
 			return true
 		}
 	}
@@ -130,7 +145,8 @@ func (w *hooks) disturbedBefore(o *origin, again history.Call) bool {
 	})
 }
 
-// punctual notes how soon a host was called that always answers, if no timerd deliver was disturbed that may have had the event.
+// punctual notes the delay of the first call to a host that always answers. It skips events that a disturbed timerd
+// deliver may have had.
 func (w *hooks) punctual(o *origin) {
 	first, calls := o.events[0], o.calls
 	if len(calls) == 0 || !slices.Contains(w.h.Run.Steady, calls[0].Host) || w.taken(first.Stored, calls[0].At) {
@@ -145,14 +161,15 @@ func (w *hooks) punctual(o *origin) {
 		w.report.Webhooks.Calm = append(w.report.Webhooks.Calm, late)
 	}
 	if excess := w.without(first.Stored, calls[0].At); excess > innocentMost {
-		w.fault(HeldUp, first.Key, "%s was called %d ms after its event, %d of them without need", calls[0].Host, late, excess)
+		w.fault(HeldUp, first.Key, "%s was called %d ms after its event, %d of them without need", calls[0].Host, late,
+			excess)
 	}
 }
 
-// circuitOpens is after how many calls in a row that failed a host is left alone.
+// circuitOpens is the number of failed calls in a row after which a host is left alone.
 const circuitOpens = 20
 
-// circuits checks that a host that is away is left alone: each timerd deliver has as many attempts fail as open its circuit.
+// circuits checks the calls to an absent host: each timerd deliver may fail only as many attempts as open its circuit.
 func (w *hooks) circuits() {
 	for _, f := range w.h.Faults {
 		if f.Host == "" {
@@ -160,17 +177,21 @@ func (w *hooks) circuits() {
 		}
 		failed, starts := 0, w.h.Run.Deliverers
 		for _, other := range w.h.Faults {
-			if (other.Effect == history.Forgets || other.Effect == history.Hurries) && w.during(other, f.From, f.Healed) {
+			if (other.Effect == history.Forgets || other.Effect == history.Hurries) &&
+				w.during(other, f.From, f.Healed) {
 				starts += len(other.Deliverers)
 			}
 		}
 		for _, r := range w.h.Deliveries {
-			if r.Host == f.Host && (r.Result == history.Retried || r.Result == history.Died) && f.From <= r.Time && r.Time+r.Took <= f.Healed {
+			if r.Host == f.Host && (r.Result == history.Retried || r.Result == history.Died) && f.From <= r.Time &&
+				r.Time+r.Took <= f.Healed {
 				failed++
 			}
 		}
 		if most := starts * circuitOpens; failed > most {
-			w.fault(Charged, "all", "%d attempts failed at %s, which was away from %d to %d; its circuit opens after %d", failed, f.Host, f.From, f.Healed, most)
+			w.fault(Charged, "all",
+				"%d attempts failed at %s, which was away from %d to %d; its circuit opens after %d", failed, f.Host,
+				f.From, f.Healed, most)
 		}
 	}
 }

@@ -13,32 +13,31 @@ import (
 const (
 	reasonLate = "late: "
 	reasonHeld = "held"
-	// published ends the reason of one that may stand beside its event.
+	// published ends the reason of a dead letter whose event may exist too.
 	published = "; may have been published"
 )
 
-// reclaim is the trigger of what was claimed before by somebody who did not settle it.
+// reclaim is the trigger of a firing that was claimed before and not settled.
 const reclaim = "reclaim"
 
-// stamps is how far, in ms, the time in an event may be off.
-const stamps = 100
+// timeTolerance is the allowed error, in ms, of the time in an event.
+const timeTolerance = 100
 
-// outlives is how long, in ms, a fault may have effects on timers that are set after it: requests for a retry come again that
-// were lost on their way.
-const outlives = 15_000
+// aftermath is the time, in ms, for which a fault may affect timers set after it: lost retry requests come again.
+const aftermath = 15_000
 
-// inPlace tells whether a dead letter is one that comes in place of an event.
+// inPlace reports whether a dead letter comes in place of an event.
 func inPlace(m history.Message) bool {
 	return strings.HasPrefix(m.Reason, reasonLate) || m.Reason == reasonHeld || m.Reason == reasonHeld+published
 }
 
-// isBeside tells whether a message may stand beside the event that it comes in place of.
+// isBeside reports whether a dead letter stands for an event that may exist too.
 func isBeside(m history.Message) bool {
 	return m.Stream == history.DeadStream && inPlace(m) && strings.HasSuffix(m.Reason, published)
 }
 
-// isForgotten tells of two messages of a firing whether one comes in place of the event that the other is, because a failover
-// lost that it was claimed.
+// isForgotten reports whether one of two messages of a firing replaces the other one. That happens if a failover has
+// lost the claim.
 func (j *judge) isForgotten(a, b history.Message) bool {
 	return (a.Stream == history.DeadStream && inPlace(a)) != (b.Stream == history.DeadStream && inPlace(b)) &&
 		slices.ContainsFunc(j.h.Faults, func(f history.Fault) bool {
@@ -46,14 +45,14 @@ func (j *judge) isForgotten(a, b history.Message) bool {
 		})
 }
 
-// Ends counts the firings that had to come in another way than that of most.
+// Ends counts the firings that ended in an unusual way.
 type Ends struct {
-	Held    int // were due while they were held for certain, and fired
-	Spaced  int // of these: released at a rate
-	Shifted int // by a length that is the same for all
-	Buried  int // are dead letters because their hold ended so
-	TooLate int // are dead letters because they were too late
-	Dropped int // nothing came of them, as they had asked for
+	Held    int // certainly on hold when due, and fired
+	Spaced  int // released at a rate
+	Shifted int // shifted, all by the same length
+	Buried  int // dead letters: their hold ended so
+	TooLate int // dead letters: too late
+	Dropped int // dropped without a message, as requested
 }
 
 // ends judges how a firing ended: when it was claimed, and whether it had to be an event or a dead letter.
@@ -77,11 +76,12 @@ func (j *judge) ends(key string, t *timeline, f *firing) {
 	}
 }
 
-// event judges when an event was claimed. It is published within the lease.
+// event judges the claim of a firing from its event. The event is published within the lease.
 func (j *judge) event(key string, t *timeline, f *firing, m history.Message) {
-	lease := j.h.Run.Lease + stamps
+	lease := j.h.Run.Lease + timeTolerance
 	if f.late > 0 && m.Time > m.Due+f.late+lease {
-		j.fault(TooLate, key, "%s was published at %d, %d ms after its due time, at most %d is allowed for its claim", m.ID, m.Time, m.Time-m.Due, f.late)
+		j.fault(TooLate, key, "%s was published at %d, %d ms after its due time, at most %d is allowed for its claim",
+			m.ID, m.Time, m.Time-m.Due, f.late)
 	}
 	if f.force == must && f.mustDie && !j.heldAgain(t, f, m) {
 		j.fault(Held, key, "%s fired, but was to be a dead letter", m.ID)
@@ -93,16 +93,19 @@ func (j *judge) event(key string, t *timeline, f *firing, m history.Message) {
 			if m.Time <= w.to {
 				j.fault(Held, key, "%s was claimed while it was held, from %d to %d", m.ID, w.from, w.to)
 			} else if f.late > 0 && w.to+1-m.Due > f.late && m.Time <= m.Due+f.late+lease {
-				j.fault(TooLate, key, "%s was held until %d, %d ms after its due time, at most %d is allowed", m.ID, w.to+1, w.to+1-m.Due, f.late)
+				j.fault(TooLate, key, "%s was held until %d, %d ms after its due time, at most %d is allowed", m.ID,
+					w.to+1, w.to+1-m.Due, f.late)
 			}
-		case m.Due <= w.from && w.from+lease < m.Time && m.Time <= w.to && m.Trigger != reclaim && !j.disturbed(key, m.Due, m.Time):
-			j.fault(Held, key, "%s was held from %d to %d: claimed before that, it would have been published by %d", m.ID, w.from, w.to, w.from+lease)
+		case m.Due <= w.from && w.from+lease < m.Time && m.Time <= w.to && m.Trigger != reclaim &&
+			!j.disturbed(key, m.Due, m.Time):
+			j.fault(Held, key, "%s was held from %d to %d: claimed before that, it would have been published by %d",
+				m.ID, w.from, w.to, w.from+lease)
 		}
 	}
 }
 
-// heldAgain tells whether a firing that was to be a dead letter was held once more before that was stored, because a fault kept
-// it, such as a full stream: then it ends as that hold does.
+// heldAgain reports whether a fault, such as a full stream, delayed a dead letter until its firing was on hold once
+// more. Then the firing ends with the second hold.
 func (j *judge) heldAgain(t *timeline, f *firing, m history.Message) bool {
 	kept := func(from, to int64) bool {
 		return slices.ContainsFunc(j.h.Faults, func(f history.Fault) bool {
@@ -124,7 +127,8 @@ func (j *judge) letter(key string, t *timeline, f *firing, m history.Message) {
 			first = min(first, h.ended.from)
 		}
 		if m.Stored < first {
-			j.fault(Held, key, "%s is a dead letter, %q, stored at %d, and no hold had ended so", m.ID, m.Reason, m.Stored)
+			j.fault(Held, key, "%s is a dead letter, %q, stored at %d, and no hold had ended so", m.ID, m.Reason,
+				m.Stored)
 		}
 		return
 	}
@@ -151,7 +155,7 @@ func (j *judge) letter(key string, t *timeline, f *firing, m history.Message) {
 	}
 }
 
-// readLate reads how late a timer was and how late it may have been, in ms, from a reason such as
+// readLate reads the lateness of a timer, and its limit, in ms, from a reason such as
 //
 //	late: 7m12.3s after its due time, at most 5m0s
 func readLate(reason string) (by, most int64, ok bool) {
@@ -162,7 +166,7 @@ func readLate(reason string) (by, most int64, ok bool) {
 	return late.Milliseconds(), bound.Milliseconds(), ok && err1 == nil && err2 == nil
 }
 
-// release notes a firing that was held for certain until a hold ended.
+// release notes a firing that was certainly held until a hold ended.
 func (j *judge) release(key string, t *timeline, f *firing, m history.Message) {
 	switch ends := &j.report.Ends; {
 	case f.mustDie && m.Stream == history.DeadStream:
@@ -170,23 +174,24 @@ func (j *judge) release(key string, t *timeline, f *firing, m history.Message) {
 	case f.held.kind == history.ResumeShift && f.was != 0:
 		ends.Shifted++
 		j.released[f.held] = append(j.released[f.held], released{key, m, m.Due - f.was, len(t.firings) > 1})
-	case f.held.kind == history.ResumeRate && m.Stream == history.FiredStream && !slices.ContainsFunc(t.holds.all, func(h *hold) bool {
-		return h.begun.from > f.held.ended.from && h.begun.from <= m.Time
-	}):
+	case f.held.kind == history.ResumeRate && m.Stream == history.FiredStream &&
+		!slices.ContainsFunc(t.holds.all, func(h *hold) bool {
+			return h.begun.from > f.held.ended.from && h.begun.from <= m.Time
+		}):
 		ends.Spaced++
 		j.released[f.held] = append(j.released[f.held], released{key: key, m: m})
 	}
 }
 
-// released is a firing that a hold held until its end.
+// released is a firing that a hold kept until its end.
 type released struct {
 	key     string
 	m       history.Message
-	by      int64 // how many ms it was shifted
-	several bool  // its key had other timers: where one has its due time, it is moved by 1 ms
+	by      int64 // the shift, in ms
+	several bool  // its key had other timers: it moves by 1 ms to avoid their due times
 }
 
-// resumes judges what all firings that a hold held have in common.
+// resumes judges the common rule for all firings of a hold.
 func (j *judge) resumes() {
 	for _, h := range j.holds {
 		all := j.released[h]
@@ -199,7 +204,7 @@ func (j *judge) resumes() {
 	}
 }
 
-// shifted judges whether a shift was the same for all.
+// shifted judges whether a resume has shifted all timers by the same time.
 func (j *judge) shifted(h *hold, all []released) {
 	count, usual := map[int64]int{}, int64(0)
 	for _, r := range all {
@@ -214,11 +219,11 @@ func (j *judge) shifted(h *hold, all []released) {
 	}
 }
 
-// spaced judges whether a resume at a rate was no faster than that: by 10 % at most. It may be slower at any time.
+// spaced judges whether a resume at a rate has kept the rate, within 10 %. It may be slower.
 func (j *judge) spaced(h *hold, all []released) {
 	slices.SortFunc(all, func(a, b released) int { return cmp.Compare(a.m.Time, b.m.Time) })
 	for i, r := range all {
-		// One is let through in addition.
+		// One timer more is allowed.
 		if earliest := h.ended.from + int64(i-1)*1000*10/(h.rate*11); i > 0 && r.m.Time < earliest {
 			j.fault(Held, r.key, "%s is number %d that fired since %d, %d ms later, which is more than %d a second",
 				r.m.ID, i+1, h.ended.from, r.m.Time-h.ended.from, h.rate)
@@ -227,31 +232,32 @@ func (j *judge) spaced(h *hold, all []released) {
 	}
 }
 
-// disturbed tells whether a fault that concerns a key, other than a hold, was there between two times.
+// disturbed reports whether a fault, other than a hold, concerned a key between two times.
 func (j *judge) disturbed(key string, from, to int64) bool {
 	return slices.ContainsFunc(j.h.Faults, func(f history.Fault) bool {
 		return !f.Hold && concerns(f, key) && j.during(f, from, to)
 	})
 }
 
-// calm tells whether no fault at all concerned a key between two times, nor a hold.
+// calm reports whether no fault and no hold concerned a key between two times.
 func (j *judge) calm(key string, from, to int64) bool {
 	return !slices.ContainsFunc(j.h.Faults, func(f history.Fault) bool {
-		return concerns(f, key) && j.during(f, from-outlives, to)
+		return concerns(f, key) && j.during(f, from-aftermath, to)
 	})
 }
 
-// without returns how much of a time a timer had no need to wait for.
+// without returns the part of a time span in which a timer had no reason to wait, in ms.
 func (j *judge) without(from, to int64) int64 {
 	return max(0, to-from-j.stalled(from, to)-storing*j.stored(from, to))
 }
 
-// excused tells whether a firing may have been claimed too late.
+// excused reports whether a firing may have been claimed after its limit on lateness.
 func (j *judge) excused(key string, f *firing) bool {
 	return j.without(f.from, f.to+f.late) <= innocentMost || !j.calm(key, f.op.Invoked, f.to+f.late)
 }
 
-// settled tells whether a firing that may have been cancelled after it was due had been claimed before that: nothing kept it.
+// settled reports whether a firing was certainly claimed before a cancellation that came after its due time: no fault
+// delayed the claim.
 func (j *judge) settled(key string, f *firing) bool {
 	return f.freed > f.to && j.without(f.to, f.freed) > innocentMost && j.calm(key, f.op.Invoked, f.freed)
 }

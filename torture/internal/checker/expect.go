@@ -9,48 +9,48 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
-// moves is how much later than asked for, in ms, a timer may be due that is postponed as attempt 1 and set late: after the last
-// claim of its key.
-const moves = 60_000
+// mostPostponed is the greatest delay, in ms, of the due time of a timer that is postponed as attempt 1 and set late.
+// Its due time comes after the last claim of its key.
+const mostPostponed = 60_000
 
-// timeline is what the operations on one key add up to.
+// timeline is the sum of the operations on one key.
 type timeline struct {
 	hearing  *hearing
 	holds    keyHolds
-	ends     []*hold           // of which the end is to come, in that order
-	over     []*hold           // of which it has begun at least
+	ends     []*hold           // not ended yet, by their ends
+	over     []*hold           // ended, or ending
 	messages []history.Message // of the key
 	firings  []*firing
-	open     *firing   // pending in the key, as of the last operation
-	retries  []*firing // that may be pending
-	// unheard says that an operation may have been unheard. Then timerd may fire an
-	// older state of the key too, or at an older due time, or without a payload.
+	open     *firing   // the pending one, as of the last operation
+	retries  []*firing // perhaps pending
+	// unheard is set if timerd may have missed an operation. Then timerd may also fire an older state of the key, at an
+	// older due time, or without a payload.
 	unheard  bool
-	payloads map[string]int64 // that the key has had, and when each was due at the earliest
-	faults   []string         // replies that cannot be
+	payloads map[string]int64 // of the key so far, with the earliest due time of each
+	faults   []string         // impossible replies
 }
 
 func newTimeline(h *hearing, holds keyHolds, messages []history.Message) *timeline {
-	t := &timeline{hearing: h, holds: holds, messages: messages, payloads: map[string]int64{}, ends: slices.Clone(holds.all)}
+	t := &timeline{hearing: h, holds: holds, messages: messages, payloads: map[string]int64{},
+		ends: slices.Clone(holds.all)}
 	slices.SortStableFunc(t.ends, func(a, b *hold) int { return cmp.Compare(a.ended.from, b.ended.from) })
 	return t
 }
 
-// ranOut tells whether a message tells of a key that may have run out by its due time because
-// of an unheard command. timerd has that from the expired event, knows nothing of the
-// command, and fires what it does know of the key.
+// ranOut reports whether timerd may have learned only from the expired event that a key had changed, because it missed
+// a command. Then it fires the state of the key that it knows.
 func (t *timeline) ranOut(m history.Message) bool {
 	return m.Trigger == "expired" && slices.ContainsFunc(t.firings, func(f *firing) bool {
 		return f.force == may && f.from <= m.Due && f.payload != m.Payload && t.payloads[m.Payload] > f.from
 	})
 }
 
-// add takes in the next operation.
+// add adds the next operation.
 func (t *timeline) add(op history.Op) {
 	if op.Outcome == history.Failed {
 		return
 	}
-	t.resumed(window{op.Invoked, cmp.Or(op.After, op.Ended)}) // its reply may come long after it was done
+	t.resumed(window{op.Invoked, cmp.Or(op.After, op.Ended)}) // its reply may come long after its effect
 	if op.Kind == history.Retry {
 		t.retry(op)
 		return
@@ -78,7 +78,7 @@ func (t *timeline) add(op history.Op) {
 	}
 }
 
-// pass takes what ran out before an operation as it stands.
+// pass forgets firings that became due before an operation: their keys have run out.
 func (t *timeline) pass(op history.Op) {
 	if t.open != nil && t.open.to < op.Before {
 		t.open = nil
@@ -92,7 +92,7 @@ func (t *timeline) pass(op history.Op) {
 	t.retries = pending
 }
 
-// plain returns how a firing is judged that a plain command asks for.
+// plain returns the kind of judgement for a firing requested by a plain command.
 func (t *timeline) plain(op history.Op) force {
 	if t.hearing.heard(op.After) <= op.Due {
 		return must
@@ -101,12 +101,12 @@ func (t *timeline) plain(op history.Op) force {
 	return may
 }
 
-// begin notes the firing that an operation asks for.
+// begin adds the firing that an operation requests.
 func (t *timeline) begin(op history.Op, force force) {
 	f := newFiring(op, op.Due, op.Due+t.hearing.delayed(op.Before, op.Due), force)
 	if force == may {
 		f.why = "unheard"
-		// Of a later one of a key the expired event may be taken for that of the one before.
+		// If the key has an earlier timer, the expired event may be taken for that timer's event.
 		f.somehow = len(t.firings) == 0 && t.hearing.expired(op.Before, op.Due)
 	}
 	t.open = f
@@ -118,16 +118,16 @@ func (t *timeline) note(f *firing) {
 	if at, ok := t.payloads[f.payload]; !ok || f.from < at {
 		t.payloads[f.payload] = f.from
 	}
-	for _, h := range t.over { // one that goes on concerns what becomes due meanwhile
+	for _, h := range t.over { // a resume that still runs also releases timers that become due meanwhile
 		t.release(f, h, false)
 	}
 }
 
-// replaced ends the pending firing in favour of that of an operation.
+// replaced ends the pending firing, which an operation replaces.
 func (t *timeline) replaced(op history.Op) {
 	t.end(op, "replaced by "+string(op.Kind))
 	for _, f := range t.retries {
-		f.free("set anew while the retry was on its way")
+		f.free("set again while the retry was on its way")
 	}
 	t.retries = nil
 }
@@ -143,7 +143,7 @@ func (t *timeline) end(op history.Op, why string) {
 	switch {
 	case f.from <= op.After+1:
 		f.free("due at the moment of " + string(op.Kind))
-	case atomic, t.hearing.heardAtOnce(op.After) && op.After+hears <= f.from:
+	case atomic, t.hearing.heardAtOnce(op.After) && op.After+hearTime <= f.from:
 		f.forbid(why + " at " + strconv.FormatInt(op.After, 10))
 	default:
 		f.free("unheard " + string(op.Kind))
@@ -157,7 +157,7 @@ func (t *timeline) expire(op history.Op) {
 		if t.keyGone(op) {
 			return
 		}
-		// It ran out just now, or the key is not what the history says it is.
+		// It ran out just now, or the key is not in the state of the history.
 		if f != nil && f.from > op.After+1 && !t.hearing.failover(f.op.Ended, op.Ended) {
 			t.faults = append(t.faults, "PEXPIRE found no key, which was due at "+strconv.FormatInt(f.from, 10))
 		}
@@ -177,7 +177,7 @@ func (t *timeline) expire(op history.Op) {
 	t.begin(op, t.plain(op))
 }
 
-// moved notes the firing that comes in place of another one if an operation has moved that.
+// moved adds the firing that replaces another one, if an operation has moved that one.
 func (t *timeline) moved(f *firing, op history.Op) *firing {
 	op.Payload, op.Status, op.Attempt, op.Late, op.Drop = f.payload, f.status, f.attempt, f.late, f.drop
 	to := newFiring(op, op.Due, op.Due+t.hearing.delayed(op.Before, op.Due), may)
@@ -186,10 +186,11 @@ func (t *timeline) moved(f *firing, op history.Op) *firing {
 	return to
 }
 
-// keyGone tells whether an operation found no key, though a timer of it is pending, because Redis has dropped it. That
-// changes nothing: the timer fires.
+// keyGone reports whether an operation found no key although the timer is pending, because Redis had dropped the key.
+// The timer fires all the same.
 func (t *timeline) keyGone(op history.Op) bool {
-	return op.Reply == "0" && t.open != nil && t.open.from > op.After+1 && overlaps(t.hearing.gone, t.open.op.Ended, op.Ended)
+	return op.Reply == "0" && t.open != nil && t.open.from > op.After+1 &&
+		overlaps(t.hearing.gone, t.open.op.Ended, op.Ended)
 }
 
 func (t *timeline) deleted(op history.Op) {
@@ -211,7 +212,7 @@ func (t *timeline) cancelled(op history.Op) {
 	}
 	switch op.Reply {
 	case "cancelled":
-		// Which of several it was is not told; that none pending is left, is.
+		// The reply does not name the cancelled timer, but after it none of the key's timers is pending.
 		for _, r := range retries {
 			if f == nil && len(retries) == 1 && r.from > op.After+1 && !t.unheard {
 				r.forbid("cancelled at " + strconv.FormatInt(op.After, 10))
@@ -227,7 +228,8 @@ func (t *timeline) cancelled(op history.Op) {
 		t.freeLate(op.Before, op.After+1)
 	default:
 		for _, h := range held {
-			t.faults = append(t.faults, "timer_cancel answered "+op.Reply+" for a timer that was held, due at "+strconv.FormatInt(h.from, 10))
+			t.faults = append(t.faults,
+				"timer_cancel answered "+op.Reply+" for a timer that was held, due at "+strconv.FormatInt(h.from, 10))
 			h.free("cancelled with a wrong answer")
 		}
 		for _, r := range retries {
@@ -240,7 +242,8 @@ func (t *timeline) cancelled(op history.Op) {
 			return // Redis dropped a key that timerd had not heard of
 		}
 		if f.from > op.After+1 && !t.hearing.failover(f.op.Ended, op.Ended) {
-			t.faults = append(t.faults, "timer_cancel answered "+op.Reply+" for a timer due at "+strconv.FormatInt(f.from, 10))
+			t.faults = append(t.faults, "timer_cancel answered "+op.Reply+" for a timer due at "+strconv.FormatInt(
+				f.from, 10))
 		}
 		if f.from > op.After+1 {
 			f.free("cancelled with a wrong answer")
@@ -248,8 +251,8 @@ func (t *timeline) cancelled(op history.Op) {
 	}
 }
 
-// freeLate says that what was due by some time, and of which nothing was stored before a cancellation, may have been owed
-// still, and so have been cancelled with the pending timer. See judge.settled.
+// freeLate makes firings optional that were due by a time and had no stored message before a cancellation: they may
+// have been owed, and so cancelled with the pending timer. See judge.settled.
 func (t *timeline) freeLate(cancelled, due int64) {
 	for _, f := range t.firings {
 		if !f.dead && f.force == must && f.from <= due && !t.fired(f, cancelled) {
@@ -259,7 +262,7 @@ func (t *timeline) freeLate(cancelled, due int64) {
 	}
 }
 
-// unknown takes in an operation that may have taken effect or not, now or later.
+// unknown adds an operation with an unknown outcome: it may have taken effect, and may still do so.
 func (t *timeline) unknown(op history.Op) {
 	if f := t.open; f != nil && f.to >= op.Invoked {
 		if op.Kind == history.Expire {
@@ -273,7 +276,7 @@ func (t *timeline) unknown(op history.Op) {
 	t.retries = nil
 	t.unheard = true
 	if op.Kind == history.Cancel {
-		t.freeLate(op.Invoked, op.Ended+lands)
+		t.freeLate(op.Invoked, op.Ended+effectDelay)
 	}
 	if op.Payload == "" {
 		return
@@ -283,7 +286,7 @@ func (t *timeline) unknown(op history.Op) {
 		t.repeated(op)
 		return
 	}
-	f := newFiring(op, op.Invoked+op.TTL, op.Ended+lands+op.TTL, may)
+	f := newFiring(op, op.Invoked+op.TTL, op.Ended+effectDelay+op.TTL, may)
 	f.why = "unknown"
 	if op.At != 0 {
 		f.setDues(window{op.At, op.At})
@@ -291,7 +294,7 @@ func (t *timeline) unknown(op history.Op) {
 	t.note(f)
 }
 
-// abandon gives up on the pending firing.
+// abandon makes the pending firing optional.
 func (t *timeline) abandon(op history.Op) {
 	if t.open != nil {
 		t.open.free("perhaps changed by " + string(op.Kind))
@@ -300,25 +303,25 @@ func (t *timeline) abandon(op history.Op) {
 	t.unheard = true
 }
 
-// retry takes in an event that was published for retry. JetStream counts the delay from
-// when it stored the request, which was at some time during the operation.
+// retry adds a retry request. JetStream counts the delay from the time at which it stored the request, which lies
+// within the operation.
 func (t *timeline) retry(op history.Op) {
 	from, to := op.Invoked+op.TTL, op.Ended+op.TTL+1
 	if op.Outcome == history.Unknown {
-		to += lands
+		to += effectDelay
 	}
 	f := newFiring(op, from, to, must)
 	f.attempt, f.origin = op.Attempt+1, op.Origin
 	if op.Postponed {
 		f.attempt = op.Attempt
 		if op.Attempt == 1 {
-			f.setDues(window{from, to + moves})
+			f.setDues(window{from, to + mostPostponed})
 		}
 	}
 	switch {
 	case op.Outcome == history.Unknown:
 		f.free("unknown")
-	case t.hearing.failover(op.Invoked-hears, op.Ended+hears):
+	case t.hearing.failover(op.Invoked-hearTime, op.Ended+hearTime):
 		f.free("a failover may lose it")
 	}
 	t.inherit(f)
@@ -332,8 +335,8 @@ func (t *timeline) retry(op history.Op) {
 	t.note(f)
 }
 
-// inherit gives a retry the limit of the firing that is retried. Of one that ran out unheard the event has neither the payload nor
-// the due time that were asked for; its limit is that of its namespace.
+// inherit gives a retry the limit of its earlier firing. If the key ran out after a missed command, the event has
+// neither the requested payload nor the requested due time. Then the limit is that of the namespace.
 func (t *timeline) inherit(f *firing) {
 	for _, before := range t.firings {
 		same := (before.payload == f.op.Payload || f.op.Payload == "") && before.isDue(f.op.Due, 2)

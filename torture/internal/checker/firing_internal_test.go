@@ -6,8 +6,9 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
-// A timer may have been shifted by each of many resumes: the times at which it may be due stay few, and none is left out.
-func TestPerhapsShiftedManyTimes(t *testing.T) {
+// A timer may have been shifted by each of many resumes: the times at which it may be due stay few, and none is left
+// out.
+func TestDueTimesAfterManyResumesStayFew(t *testing.T) {
 	const due, resumes = 1_000_000, 40
 	f := newFiring(history.Op{}, due, due, may)
 	ends := int64(due)
@@ -17,7 +18,8 @@ func TestPerhapsShiftedManyTimes(t *testing.T) {
 		ends += h.lengths().to
 	}
 	if len(f.dues) > mostDues || f.from != due || f.to != ends {
-		t.Errorf("%d due times from %d to %d, want at most %d from %d to %d", len(f.dues), f.from, f.to, mostDues, due, ends)
+		t.Errorf("%d due times from %d to %d, want at most %d from %d to %d", len(f.dues), f.from, f.to, mostDues, due,
+			ends)
 	}
 	for by, want := range map[int64]bool{0: true, 1005: true, 2010: true, 500: false} {
 		if f.isDue(due+by, 0) != want {

@@ -8,19 +8,19 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
-// hold is one hold, from the command that made it to the end of the one that ended it.
+// hold is one hold. It lasts from the command that made it to the end of the command that ended it.
 type hold struct {
 	namespace string
-	begun     window           // before it nothing is held, and after it everything, if it is certain
-	since     window           // when it began by Redis's clock
-	ended     window           // before it everything is held, and after it nothing
+	begun     window           // the hold holds nothing before it, and everything after it, if certain
+	since     window           // its beginning by Redis's clock
+	ended     window           // the hold holds everything before it, and nothing after it
 	kind      history.HoldKind // how it was resumed
 	rate      int64            // of history.ResumeRate, timers per second
 	certain   bool             // all timerds have confirmed it, and no failover can have lost it
-	released  bool             // no failover can have lost what its resume did
+	released  bool             // no failover can have lost the effects of its resume
 }
 
-// newHolds returns all holds of a history, in the order in which they began.
+// newHolds returns all holds of a history, by beginning.
 func newHolds(h *history.History, failovers []window) []*hold {
 	var all []*hold
 	open := map[string]*hold{}
@@ -34,7 +34,7 @@ func newHolds(h *history.History, failovers []window) []*hold {
 			one = &hold{
 				namespace: op.Namespace, begun: window{op.Invoked, op.Ended}, since: window{op.Invoked, op.Ended},
 				ended: window{never, h.End.At}, kind: history.Over,
-				certain: op.Outcome == history.OK && !overlaps(failovers, op.Invoked, op.Ended+hears),
+				certain: op.Outcome == history.OK && !overlaps(failovers, op.Invoked, op.Ended+hearTime),
 			}
 			if op.Since != 0 {
 				one.since = window{op.Since, op.Since}
@@ -58,23 +58,24 @@ func newHolds(h *history.History, failovers []window) []*hold {
 	}
 	for _, one := range all {
 		one.ended.from = min(one.ended.from, one.ended.to)
-		one.released = !overlaps(failovers, one.ended.from-hears, one.ended.to+hears)
+		one.released = !overlaps(failovers, one.ended.from-hearTime, one.ended.to+hearTime)
 	}
 	return all
 }
 
-// lengths returns by how many ms a shift moves what is held, at least and at most.
+// lengths returns the least and the greatest length of a shift of held timers, in ms.
 func (h *hold) lengths() window {
 	return window{max(0, h.ended.from-h.since.to), h.ended.to - h.since.from}
 }
 
-// parts returns how many parts its namespace has: of several holds the one with the most is the narrowest.
+// parts returns the number of parts of the hold's namespace. Of several holds, the one with the most parts is the
+// narrowest.
 func (h *hold) parts() int { return strings.Count(h.namespace, ":") }
 
 // keyHolds are the holds of one key.
 type keyHolds struct {
 	all  []*hold
-	sure []window // in which nothing is claimed, sorted, apart
+	sure []window // without a claim, sorted, apart
 }
 
 func holdsOf(key string, all []*hold) keyHolds {
@@ -92,7 +93,8 @@ func holdsOf(key string, all []*hold) keyHolds {
 	return k
 }
 
-// over returns the time in which a timer that is due at a time is held for certain: the claim cannot have come before it.
+// over returns the window in which a timer with a due time is certainly on hold. It returns none if the timer may have
+// been claimed before.
 func (k *keyHolds) over(due window) (window, bool) {
 	for _, w := range k.sure {
 		if w.from < due.from && due.to <= w.to {
@@ -102,24 +104,25 @@ func (k *keyHolds) over(due window) (window, bool) {
 	return window{}, false
 }
 
-// alone tells whether no other hold can have held anything while one ended.
+// alone reports whether no other hold can have covered a timer while h ended.
 func (k *keyHolds) alone(h *hold) bool {
 	return !slices.ContainsFunc(k.all, func(o *hold) bool {
 		return o != h && o.begun.from <= h.ended.to && h.ended.from <= o.ended.to
 	})
 }
 
-// kept tells whether another hold kept for certain what one let go.
+// kept reports whether another hold certainly covered the timers that h released.
 func (k *keyHolds) kept(h *hold) bool {
 	return slices.ContainsFunc(k.all, func(o *hold) bool {
 		return o != h && o.certain && o.begun.to < h.ended.from && h.ended.to < o.ended.from
 	})
 }
 
-// deciders returns the holds of which one decides what becomes of a firing when the last one ends that held it: a narrower
-// one that was resumed before, while that one lasted, or else the last one itself. If there is only one, it is certain.
+// deciders returns the holds that may decide about a firing when its last hold ends. A narrower hold that was resumed
+// during the last one decides, or else the last one itself. If deciders returns a single hold, that one certainly
+// decides.
 func (k *keyHolds) deciders(f *firing, last *hold) []*hold {
-	var narrower []*hold // in the order in which they began: a later one takes the place of an earlier one
+	var narrower []*hold // by beginning: a later one replaces an earlier one
 	certain := false
 	for _, h := range k.all {
 		if h.parts() <= last.parts() || h.ended.to < last.begun.from || last.ended.to < h.ended.from {
@@ -129,7 +132,8 @@ func (k *keyHolds) deciders(f *firing, last *hold) []*hold {
 			continue
 		}
 		narrower = append(narrower, h)
-		certain = h.certain && h.released && h.kind != history.Over && last.begun.to < h.ended.from && h.ended.to < last.ended.from &&
+		certain = h.certain && h.released && h.kind != history.Over && last.begun.to < h.ended.from &&
+			h.ended.to < last.ended.from &&
 			!slices.ContainsFunc(f.dues, func(due window) bool { return due.to >= h.ended.from })
 	}
 	if certain {
@@ -138,7 +142,7 @@ func (k *keyHolds) deciders(f *firing, last *hold) []*hold {
 	return append(narrower, last)
 }
 
-// released tells whether a firing was held for certain until just this hold ended.
+// released reports whether a firing was certainly on hold until the end of exactly this hold.
 func (k *keyHolds) released(f *firing, h *hold) bool {
 	if len(f.dues) != 1 || !h.certain || !h.released || !k.alone(h) {
 		return false
@@ -147,7 +151,7 @@ func (k *keyHolds) released(f *firing, h *hold) bool {
 	return ok && w.to == h.ended.from-1
 }
 
-// resumed takes in what the ends of holds did to firings, of those that ended before an operation did.
+// resumed applies the ends of holds to the firings, up to the end of an operation.
 func (t *timeline) resumed(op window) {
 	for len(t.ends) > 0 && t.ends[0].ended.from <= op.to {
 		h := t.ends[0]
@@ -156,9 +160,10 @@ func (t *timeline) resumed(op window) {
 	}
 }
 
-// resume takes in the end of a hold. It is over if nothing else was done with the key meanwhile.
+// resume applies the end of a hold to the firings. over is set if no operation on the key came before the end was
+// complete.
 func (t *timeline) resume(h *hold, over bool) {
-	var again []*firing // that are pending once more
+	var again []*firing // pending again
 	certain := over
 	for _, f := range t.firings {
 		sure := over && f.force == must && t.holds.released(f, h)
@@ -177,7 +182,8 @@ func (t *timeline) resume(h *hold, over bool) {
 	t.retries = append(t.retries, again...)
 }
 
-// release takes in what the end of a hold did to a firing, for certain or perhaps, and tells whether it is pending once more.
+// release applies the end of a hold to a firing, for certain if sure is set and otherwise perhaps. It reports whether
+// the firing is pending again.
 func (t *timeline) release(f *firing, h *hold, sure bool) bool {
 	if f.dead || f.force == mustNot || f.from > h.ended.to || t.holds.kept(h) {
 		return false
@@ -204,7 +210,8 @@ func (t *timeline) release(f *firing, h *hold, sure bool) bool {
 	return again
 }
 
-// shift moves a firing by the length of a hold, for certain or perhaps, and by what carrying its key may add.
+// shift moves a firing by the length of a hold, for certain if sure is set and otherwise perhaps. delayed is the time
+// that a move of the key to another server may add.
 func (f *firing) shift(h *hold, sure bool, delayed int64) {
 	by := h.lengths()
 	var moved []window
@@ -222,24 +229,25 @@ func (f *firing) shift(h *hold, sure bool, delayed int64) {
 	f.setDues(moved...)
 }
 
-// fired tells whether a message of a firing was stored before a time, if not as it should be.
+// fired reports whether a message of a firing, right or wrong, was stored before a time.
 func (t *timeline) fired(f *firing, before int64) bool {
 	return slices.ContainsFunc(t.messages, func(m history.Message) bool {
 		return m.Stored < before && (f.matches(m) || f.isOf(m) && f.isDue(m.Due, 0) && !t.isOther(f, m))
 	})
 }
 
-// isOther tells whether a message may be of another firing, which is due at about the same time.
+// isOther reports whether a message may belong to another firing with about the same due time.
 func (t *timeline) isOther(f *firing, m history.Message) bool {
 	return slices.ContainsFunc(t.firings, func(o *firing) bool { return o != f && o.isOf(m) })
 }
 
-// heldDuring returns the firings that are due, by the end of an operation, and held for certain from before that until its end:
-// a cancellation meets them.
+// heldDuring returns the firings that were certainly due and on hold during a whole operation, so that a cancellation
+// finds them.
 func (t *timeline) heldDuring(op history.Op) []*firing {
 	var all []*firing
 	for _, f := range t.firings {
-		if f.force != must || f.dead || len(f.dues) != 1 || f.from > op.After+1 || t.hearing.failover(f.op.Ended, op.Ended) {
+		if f.force != must || f.dead || len(f.dues) != 1 || f.from > op.After+1 ||
+			t.hearing.failover(f.op.Ended, op.Ended) {
 			continue
 		}
 		if w, ok := t.holds.over(f.dues[0]); ok && op.After <= w.to && !t.fired(f, op.Before) {

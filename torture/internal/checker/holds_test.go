@@ -23,8 +23,8 @@ func (w *world) hold(namespace string, from, to int64, how history.HoldKind) int
 	return to - from
 }
 
-// nested holds a namespace and a wider one, from 1 s and 2 s on, and resumes them at 6 s and 9 s. It returns by how much a shift of
-// the narrower one moves.
+// nested holds a namespace and a wider one, from 1 s and 2 s on, and resumes them at 6 s and 9 s. It returns by how
+// much a shift of the narrower one moves.
 func (w *world) nested(narrower, wider history.HoldKind) int64 {
 	w.command(history.HoldOp{Namespace: "held:b", Kind: history.Hold, Since: began + 1000 + middle}, 1000)
 	w.hold("held", 2000, 9000, wider)
@@ -53,6 +53,7 @@ func letter(m *history.Message, reason string) *history.Message {
 	return m
 }
 
+// Timers under holds and resumes of each kind get their verdicts.
 func TestVerdictsOnHolds(t *testing.T) {
 	const key = "held:b:c:1"
 	unknown := func(w *world, kind history.HoldKind, from, to int64) {
@@ -122,15 +123,17 @@ func TestVerdictsOnHolds(t *testing.T) {
 			w.hold("held", 1000, 9000, history.ResumeNow)
 			w.fire(w.set(0, history.Timer, key, "p", 5000))
 		}, ""},
-		{"a failover loses no hold that a replica has", []history.Fault{deaf(history.Failover, 3500, 4000)}, func(w *world) {
-			w.hold("held", 1000, 9000, history.ResumeNow)
-			w.fire(w.set(0, history.Timer, key, "p", 5000))
-		}, "held"},
-		{"a failover may lose a hold that no replica has", []history.Fault{deaf(history.Failover, 3500, 4000)}, func(w *world) {
-			w.hold("held", 1000, 9000, history.ResumeNow)
-			w.Holds[0].Unsafe = true
-			w.fire(w.set(0, history.Timer, key, "p", 5000))
-		}, ""},
+		{"a failover loses no hold that a replica has", []history.Fault{deaf(history.Failover, 3500, 4000)},
+			func(w *world) {
+				w.hold("held", 1000, 9000, history.ResumeNow)
+				w.fire(w.set(0, history.Timer, key, "p", 5000))
+			}, "held"},
+		{"a failover may lose a hold that no replica has", []history.Fault{deaf(history.Failover, 3500, 4000)},
+			func(w *world) {
+				w.hold("held", 1000, 9000, history.ResumeNow)
+				w.Holds[0].Unsafe = true
+				w.fire(w.set(0, history.Timer, key, "p", 5000))
+			}, ""},
 		{"moved while a shift may be under way, and fires when it was moved to", nil, func(w *world) {
 			unknown(w, history.ResumeShift, 1000, 5000)
 			w.set(0, history.Timer, key, "p", 6000)
@@ -196,10 +199,11 @@ func TestVerdictsOnHolds(t *testing.T) {
 			w.nested(history.ResumeNow, history.ResumeNow)
 			at(w.fire(w.set(0, history.Timer, key, "p", 5000)), 7500)
 		}, "held"},
-		{"a failover may lose a hold that no replica has before it is in a list", []history.Fault{deaf(history.Failover, 500, 1200)}, func(w *world) {
-			w.hold("held", 1000, 9000, history.ResumeNow)
-			w.Holds[0].Unlisted, w.Holds[0].Unsafe = true, true
-		}, ""},
+		{"a failover may lose a hold that no replica has before it is in a list",
+			[]history.Fault{deaf(history.Failover, 500, 1200)}, func(w *world) {
+				w.hold("held", 1000, 9000, history.ResumeNow)
+				w.Holds[0].Unlisted, w.Holds[0].Unsafe = true, true
+			}, ""},
 		{"a hold that is not in the list", nil, func(w *world) {
 			w.hold("held", 1000, 9000, history.ResumeNow)
 			w.Holds[0].Unlisted = true
@@ -305,11 +309,12 @@ func TestVerdictsOnHolds(t *testing.T) {
 			w.hold("held", 1000, 9000, history.ResumeDead)
 			at(w.fire(w.set(0, history.Timer, key, "p", 5000)), 9050)
 		}, "held"},
-		{"is held again instead of a dead letter, which a fault had kept", []history.Fault{of(history.DyingApp, deaf(history.Delays, 8000, 15_000))}, func(w *world) {
-			w.hold("held", 1000, 9000, history.ResumeDead)
-			w.hold("held", 12_000, 20_000, history.ResumeNow)
-			at(w.fire(w.set(0, history.Timer, key, "p", 5000)), 20_050)
-		}, ""},
+		{"is held again instead of a dead letter, which a fault had kept",
+			[]history.Fault{of(history.DyingApp, deaf(history.Delays, 8000, 15_000))}, func(w *world) {
+				w.hold("held", 1000, 9000, history.ResumeDead)
+				w.hold("held", 12_000, 20_000, history.ResumeNow)
+				at(w.fire(w.set(0, history.Timer, key, "p", 5000)), 20_050)
+			}, ""},
 		{"is held again instead of a dead letter", nil, func(w *world) {
 			w.hold("held", 1000, 9000, history.ResumeDead)
 			w.hold("held", 12_000, 20_000, history.ResumeNow)
@@ -335,7 +340,7 @@ func TestVerdictsOnHolds(t *testing.T) {
 			w.hold("held", 4950, 9000, history.ResumeDead)
 			at(letter(w.fire(w.set(0, history.Timer, key, "p", 5000)), "held"), 8050)
 		}, "held"},
-		{"a dead letter of what was due later", nil, func(w *world) {
+		{"a dead letter of a timer due later", nil, func(w *world) {
 			w.hold("held", 1000, 9000, history.ResumeDead)
 			letter(w.fire(w.set(0, history.Timer, key, "p", 12_000)), "held")
 		}, "held"},
@@ -386,10 +391,11 @@ func TestVerdictsOnHolds(t *testing.T) {
 			w.emit(key, began+3001, 2, "p")
 		}, "held"},
 
-		{"a retry that fired, perhaps shifted to when the next timer of the key runs out unheard", []history.Fault{deaf(history.Deafens, 5500, 13_000)}, func(w *world) {
-			unknown(w, history.ResumeShift, 1000, 5000)
-			missing(w, 11_020)
-		}, ""},
+		{"a retry that fired, perhaps shifted to when the next timer of the key runs out unheard",
+			[]history.Fault{deaf(history.Deafens, 5500, 13_000)}, func(w *world) {
+				unknown(w, history.ResumeShift, 1000, 5000)
+				missing(w, 11_020)
+			}, ""},
 		{"the same, and the next timer was heard", nil, func(w *world) {
 			unknown(w, history.ResumeShift, 1000, 5000)
 			missing(w, 11_000)
@@ -426,7 +432,8 @@ func tell(t *testing.T, w *world) {
 	}
 }
 
-// spaced has 20 timers that were held released at 10 a second, the first one at a time, and then one after each interval.
+// spaced has 20 timers that were held released at 10 a second, the first one at a time, and then one after each
+// interval.
 func spaced(w *world, interval, first int64) {
 	w.hold("held", 1000, 9000, history.ResumeRate)
 	for i := range int64(20) {

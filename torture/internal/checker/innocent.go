@@ -9,30 +9,30 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
-// By how many ms innocent timers may exceed what they had to wait: while the machine stalled, and for the events that
-// NATS stored meanwhile, because a crowd that fires is work that somebody has to do.
+// The limits, in ms, of the lateness of innocent timers. Unavoidable waits do not count: stalls of the machine, and the
+// time in which NATS stores other events, because a crowd of firings is real work.
 const (
-	// innocentMost bounds each.
+	// innocentMost limits each timer's lateness.
 	innocentMost = 2000
-	// innocentP99 bounds the 99th of a hundred, on top of innocentNoise times what it is in calm.
+	// innocentP99 limits the 99th percentile, on top of innocentNoise times the percentile without faults.
 	innocentP99   = 100
 	innocentNoise = 3
-	// innocentFew are too few to tell the 99th of a hundred.
+	// innocentFew is the number of timers below which the percentile is not judged.
 	innocentFew = 500
-	// storing is what an event takes: with a sync of the disk for each.
+	// storing is the time to store an event, with a sync of the disk for each.
 	storing = 1
 )
 
-// Innocents is how late, in ms, those timers were published that no fault concerned from the first operation on their key
-// until they were stored. They are sorted. Of timers that repeat, the first occurrence is one of them.
+// Innocents has the lateness, in ms and sorted, of timers that no fault concerned from the first operation on their key
+// until they were stored. A repeating timer counts with its first occurrence.
 type Innocents struct {
 	Calm   []int64            // while there was no fault at all
 	Beside map[string][]int64 // while there were faults that concerned others, by the kind of the last one
-	// The same without what they had to wait.
+	// The same without unavoidable waits.
 	CalmExcess, BesideExcess []int64
 }
 
-// concerns tells whether a fault concerns the timers of a key: by its app, and by its slot.
+// concerns reports whether a fault concerns the timers of a key: by its app, and by its slot.
 func concerns(f history.Fault, key string) bool {
 	if len(f.Apps) > 0 && !slices.Contains(f.Apps, history.App(key)) {
 		return false
@@ -44,13 +44,14 @@ func concerns(f history.Fault, key string) bool {
 	return slices.ContainsFunc(f.Slots, func(s history.Slots) bool { return s.From <= slot && slot <= s.To })
 }
 
-// during tells whether a fault, or what it left behind, overlaps a time.
+// during reports whether a fault, or its aftermath, overlaps a time span.
 func (j *judge) during(f history.Fault, from, to int64) bool {
 	return f.From-before <= to && from <= cmp.Or(f.Ready, j.h.End.At)+after
 }
 
-// neighbour notes how late a firing was that had to come, if it is innocent. A timer that repeats waits for the acknowledgement of
-// its last event, which any crowd delays: its later occurrences are judged beside faults of other slots alone.
+// neighbour notes the lateness of a required firing, if the timer is innocent. A repeating timer waits for the
+// acknowledgement of its last event, and any crowd delays that. So its later occurrences are judged only beside faults
+// of other slots.
 func (j *judge) neighbour(key string, m history.Message) {
 	ops := j.ops[key]
 	if m.Stream != history.FiredStream || len(ops) == 0 {
@@ -85,7 +86,7 @@ func (j *judge) neighbour(key string, m history.Message) {
 	}
 }
 
-// stored returns how many messages NATS stored from one time to another.
+// stored returns the number of messages that NATS stored between two times.
 func (j *judge) stored(from, to int64) int64 {
 	if j.times == nil {
 		for _, m := range j.h.Messages {
@@ -101,7 +102,7 @@ func (j *judge) stored(from, to int64) int64 {
 	return int64(last - first)
 }
 
-// stalled returns for how long the machine was too busy from one time to another.
+// stalled returns the time for which the machine was too busy between two times.
 func (j *judge) stalled(from, to int64) (all int64) {
 	for _, s := range j.h.Stalls {
 		all += max(0, min(to, s.To)-max(from, s.From))
@@ -109,7 +110,8 @@ func (j *judge) stalled(from, to int64) (all int64) {
 	return all
 }
 
-// innocents judges how late the innocent were all together, which are timers or occurrences.
+// innocents judges the lateness of all innocent timers together. which names them in a violation: timers, or
+// occurrences.
 func (j *judge) innocents(all *Innocents, which string) {
 	slices.Sort(all.Calm)
 	slices.Sort(all.CalmExcess)
@@ -120,12 +122,13 @@ func (j *judge) innocents(all *Innocents, which string) {
 	bound := innocentP99 + innocentNoise*Percentile(all.CalmExcess, 0.99)
 	if late := Percentile(all.BesideExcess, 0.99); len(all.BesideExcess) >= innocentFew && late > bound {
 		j.report.Violations = append(j.report.Violations, Violation{Class: Innocent, Key: "all", Text: fmt.Sprintf(
-			"of %d %s beside faults that concern others, the 99th of 100 fired %d ms later than it had to, at most %d is allowed",
+			"of %d %s beside faults that concern others, the 99th of 100 fired %d ms later than it had to, at most "+
+				"%d is allowed",
 			len(all.BesideExcess), which, late, bound)})
 	}
 }
 
-// Percentile returns the value below which a part of them are, 0 if there are none.
+// Percentile returns the value that a part of the sorted values does not exceed; 0 if there are none.
 func Percentile(sorted []int64, part float64) int64 {
 	if len(sorted) == 0 {
 		return 0

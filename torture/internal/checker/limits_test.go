@@ -7,16 +7,18 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
+// Timers with limits on lateness get their verdicts: fired, a dead letter, or dropped.
 func TestVerdictsOnLimits(t *testing.T) {
 	const key = "a:b:c:1"
 	nats := []history.Fault{deaf(history.Delays, 4000, 9000)}
 	limited := func(w *world, drop bool) history.Op {
-		return w.do(0, history.Op{Kind: history.Timer, Key: key, Payload: "p", Attempt: 1, TTL: 5000, Late: 1000, Drop: drop})
+		return w.do(0, history.Op{Kind: history.Timer, Key: key, Payload: "p", Attempt: 1, TTL: 5000, Late: 1000,
+			Drop: drop})
 	}
 	const reason = "late: 4s after its due time, at most 1s"
 	unheard := []history.Fault{deaf(history.Deafens, 0, 9000), deaf(history.Delays, 20_000, 29_000)}
-	// It returns the second attempt of a plain timer in a namespace with a limit, which ran out unheard and whose event was stored
-	// a while after.
+	// It returns the second attempt of a plain timer in a namespace with a limit, which ran out unheard and whose event
+	// was stored a while after.
 	retriedUnheard := func(w *world) *history.Message {
 		op := w.do(100, history.Op{Kind: history.Set, Key: key, Payload: "p", Attempt: 1, TTL: 4900, Late: 1000})
 		m := w.emit(key, op.Due+300, 1, "")
@@ -54,11 +56,12 @@ func TestVerdictsOnLimits(t *testing.T) {
 			w.fire(op)
 			at(letter(w.fire(op), reason), 9010)
 		}, ""},
-		{"both, and the failover came after it", append([]history.Fault{deaf(history.Failover, 9200, 9900)}, nats...), func(w *world) {
-			op := limited(w, false)
-			w.fire(op)
-			at(letter(w.fire(op), reason), 9010)
-		}, "duplicate"},
+		{"both, and the failover came after it", append([]history.Fault{deaf(history.Failover, 9200, 9900)}, nats...),
+			func(w *world) {
+				op := limited(w, false)
+				w.fire(op)
+				at(letter(w.fire(op), reason), 9010)
+			}, "duplicate"},
 		{"both, as the dead letter says", nats, func(w *world) {
 			op := limited(w, false)
 			w.fire(op)
@@ -73,7 +76,7 @@ func TestVerdictsOnLimits(t *testing.T) {
 		{"a dead letter by another limit", nats, func(w *world) {
 			at(letter(w.fire(limited(w, false)), "late: 4s after its due time, at most 2s"), 9010)
 		}, "too late"},
-		{"a dead letter of what has no limit", nats, func(w *world) {
+		{"a dead letter of a timer without a limit", nats, func(w *world) {
 			at(letter(w.fire(w.set(0, history.Timer, key, "p", 5000)), reason), 9010)
 		}, "too late"},
 		{"a dead letter that says nothing", nats, func(w *world) {
@@ -89,7 +92,7 @@ func TestVerdictsOnLimits(t *testing.T) {
 			limited(w, true)
 			w.Ops[0].Late = 2500
 		}, "lost"},
-		{"a dead letter of what was to be forgotten", nats, func(w *world) {
+		{"a dead letter of a timer to forget", nats, func(w *world) {
 			at(letter(w.fire(limited(w, true)), reason), 9010)
 		}, "too late"},
 		{"the same, as it may have been published", nats, func(w *world) {
@@ -104,11 +107,12 @@ func TestVerdictsOnLimits(t *testing.T) {
 			limited(w, false)
 			at(w.fire(w.set(1000, history.Timer, key, "q", 4500)), 9000)
 		}, ""},
-		{"a retry inherits it, from its own due time", []history.Fault{deaf(history.Delays, 20_000, 29_000)}, func(w *world) {
-			m := w.fire(limited(w, false))
-			w.do(15_000, retryOf(m, 5000))
-			w.emit(key, began+20_001, 2, "p")
-		}, ""},
+		{"a retry inherits it, from its own due time", []history.Fault{deaf(history.Delays, 20_000, 29_000)},
+			func(w *world) {
+				m := w.fire(limited(w, false))
+				w.do(15_000, retryOf(m, 5000))
+				w.emit(key, began+20_001, 2, "p")
+			}, ""},
 		{"a retry does not inherit it", []history.Fault{deaf(history.Delays, 20_000, 29_000)}, func(w *world) {
 			m := w.fire(limited(w, false))
 			w.do(15_000, retryOf(m, 5000))
@@ -161,8 +165,8 @@ func TestVerdictsOnLimits(t *testing.T) {
 	}
 }
 
-// What was due before a timer_cancel of its key may have been cancelled with it, unless it is known to have been claimed.
-func TestVerdictsOnWhatWasDueBeforeACancellation(t *testing.T) {
+// A timer due before a timer_cancel of its key may have been cancelled with it, unless it was certainly claimed.
+func TestVerdictsOnTimersDueBeforeACancellation(t *testing.T) {
 	const key = "a:b:c:1"
 	for _, c := range []struct {
 		name   string
@@ -173,7 +177,8 @@ func TestVerdictsOnWhatWasDueBeforeACancellation(t *testing.T) {
 	}{
 		{"fired before", nil, 5003, 0, ""},
 		{"fired before, and twice", nil, 5003, 7000, "duplicate"},
-		{"fired before, and twice, after it", []history.Fault{deaf(history.Delays, 4000, 9000)}, 5003, 9003, "duplicate"},
+		{"fired before, and twice, after it", []history.Fault{deaf(history.Delays, 4000, 9000)}, 5003, 9003,
+			"duplicate"},
 		{"nothing came", []history.Fault{deaf(history.Delays, 4000, 9000)}, 0, 0, ""},
 		{"nothing came, though nothing kept it", nil, 0, 0, "lost"},
 		{"it was firing", []history.Fault{deaf(history.Delays, 4000, 9000)}, 8600, 0, ""},

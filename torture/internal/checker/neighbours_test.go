@@ -39,7 +39,7 @@ func (w *world) dead(op history.Op, id, reason string) *history.Message {
 	return m
 }
 
-// What each fault that concerns one app, or keys alone, excuses and what not.
+// The excuses of each fault of one app, or of keys only, and their limits.
 func TestVerdictsOnNeighbours(t *testing.T) {
 	const narrow, denied, giant, other = "narrow:b:c:1", "denied:b:c:1", "giant:b:c:1", "a:b:c:1"
 	rights := []history.Fault{of(history.NarrowApp, deaf(history.Deafens, 1000, 9000))}
@@ -51,11 +51,13 @@ func TestVerdictsOnNeighbours(t *testing.T) {
 		return w.do(2000, op)
 	}
 	oversize := func(w *world) history.Op {
-		op := history.Op{Kind: history.Retry, Key: giant, Payload: "p", Attempt: 1, Max: 5, Due: began + 1000, Refused: true}
+		op := history.Op{Kind: history.Retry, Key: giant, Payload: "p", Attempt: 1, Max: 5, Due: began + 1000,
+			Refused: true}
 		return w.do(2000, op)
 	}
 	large := func(w *world) history.Op {
-		return w.do(0, history.Op{Kind: history.Hash, Key: giant, Fields: 1001, Status: "toolarge", Attempt: 1, TTL: 5000})
+		return w.do(0, history.Op{Kind: history.Hash, Key: giant, Fields: 1001, Status: "toolarge", Attempt: 1,
+			TTL: 5000})
 	}
 	for _, c := range []struct {
 		name   string
@@ -179,11 +181,11 @@ func TestVerdictsOnNeighbours(t *testing.T) {
 			w.do(5000, history.Op{Kind: history.Cancel, Key: other, Reply: "unknown"})
 		}, "wrong reply"},
 
-		{"what is too large says so", nil, func(w *world) {
+		{"an event that is too large says so", nil, func(w *world) {
 			w.fire(large(w)).Status = "toolarge"
 		}, ""},
-		{"what is too large fires all the same", nil, func(w *world) { large(w) }, "lost"},
-		{"what is too large does not fire with something", nil, func(w *world) {
+		{"a timer that is too large fires all the same", nil, func(w *world) { large(w) }, "lost"},
+		{"a timer that is too large does not fire with a payload", nil, func(w *world) {
 			op := large(w)
 			op.Payload = "{}"
 			w.fire(op)
@@ -278,7 +280,8 @@ func TestVerdictsBesideASilentMaster(t *testing.T) {
 	const its, other = "a:b:silent:1", "a:b:c:1"
 	silent := []history.Fault{beside(its, deaf(history.Deafens, 1000, 60_000))}
 	retried := func(w *world, key string) *history.Message {
-		op := w.do(2000, history.Op{Kind: history.Retry, Key: key, Payload: "p", Attempt: 1, Max: 5, TTL: 3000, Due: began + 1000})
+		op := w.do(2000, history.Op{Kind: history.Retry, Key: key, Payload: "p", Attempt: 1, Max: 5, TTL: 3000,
+			Due: began + 1000})
 		return w.emit(key, op.Invoked+op.TTL, 2, "p")
 	}
 	for _, c := range []struct {
@@ -313,16 +316,21 @@ func TestVerdictsBesideASilentMaster(t *testing.T) {
 			w.occur(w.repeats(other, history.OK, true), 0, 1, 2, 3)
 			delay(&w.Messages[2], 2500)
 		}, "innocent"},
-		{"an occurrence is late beside a fault of another app", []history.Fault{of("bad", deaf(history.Delays, 1000, 60_000))}, func(w *world) {
-			w.occur(w.repeats(other, history.OK, true), 0, 1, 2, 3)
-			delay(&w.Messages[2], 2500)
-		}, ""},
+		{"an occurrence is late beside a fault of another app",
+			[]history.Fault{of("bad", deaf(history.Delays, 1000, 60_000))}, func(w *world) {
+				w.occur(w.repeats(other, history.OK, true), 0, 1, 2, 3)
+				delay(&w.Messages[2], 2500)
+			}, ""},
 		{"many occurrences are somewhat late", silent, func(w *world) { rounds(w, 300) }, "innocent"},
-		{"many occurrences are somewhat late, as they are without its being silent", nil, func(w *world) { rounds(w, 300) }, ""},
+		{"many occurrences are somewhat late, as they are without its being silent", nil,
+			func(w *world) { rounds(w, 300) }, ""},
 		{"its plain timer is not heard of", silent, func(w *world) { w.set(2000, history.Set, its, "p", 5000) }, ""},
-		{"another one's plain timer is lost", silent, func(w *world) { w.set(2000, history.Set, other, "p", 5000) }, "lost"},
-		{"its plain timer that outlives this is lost", silent, func(w *world) { w.set(2000, history.Set, its, "p", 90_000) }, "lost"},
-		{"its timer of timer_set is lost", silent, func(w *world) { w.set(2000, history.Timer, its, "p", 5000) }, "lost"},
+		{"another one's plain timer is lost", silent, func(w *world) { w.set(2000, history.Set, other, "p", 5000) },
+			"lost"},
+		{"its plain timer that outlives this is lost", silent,
+			func(w *world) { w.set(2000, history.Set, its, "p", 90_000) }, "lost"},
+		{"its timer of timer_set is lost", silent, func(w *world) { w.set(2000, history.Timer, its, "p", 5000) },
+			"lost"},
 		{"its timer is deleted, which is not heard of", silent, func(w *world) {
 			op := w.set(0, history.Timer, its, "p", 8000)
 			w.do(4000, history.Op{Kind: history.Del, Key: its, Reply: "1"})
@@ -348,7 +356,8 @@ func TestVerdictsBesideASilentMaster(t *testing.T) {
 
 // tooLate has a timer with a limit become a dead letter because it was too late.
 func tooLate(w *world, key string) {
-	op := w.do(2000, history.Op{Kind: history.Timer, Key: key, Payload: "p", Attempt: 1, TTL: 5000, Late: 3000, Own: true})
+	op := w.do(2000, history.Op{Kind: history.Timer, Key: key, Payload: "p", Attempt: 1, TTL: 5000, Late: 3000,
+		Own: true})
 	m := w.fire(op)
 	m.Stream, m.Reason, m.Stored = history.DeadStream, "late: 4s after its due time, at most 3s", op.Due+4100
 }

@@ -22,14 +22,14 @@ type span struct {
 	released  int64 // how many timers, so far
 }
 
-// heldWorld is a perfect timerd that is told to hold its timers back.
+// heldWorld is a perfect timerd with holds.
 type heldWorld struct {
 	*world
 	spans []*span
 	fates []fate // of the timers
 }
 
-// fate is what becomes of a timer.
+// fate is the fate of a timer.
 type fate struct {
 	op      history.Op
 	due     int64 // at last
@@ -48,19 +48,20 @@ func (w *heldWorld) holding(key string, at int64, other *span) *span {
 	return w.spans[i]
 }
 
-// decider returns the hold whose resume decides about a timer when the last one ends that holds it: a narrower one that was
-// resumed while that one lasted.
+// decider returns the hold whose resume decides about a timer when the last one ends that holds it: a narrower one that
+// was resumed while that one lasted.
 func (w *heldWorld) decider(f fate, last *span) *span {
 	by := last
 	for _, s := range w.spans {
-		if len(s.namespace) > len(last.namespace) && history.Matches(s.namespace, f.op.Key) && last.from < s.to && s.to <= last.to && f.due <= s.to+middle {
+		if len(s.namespace) > len(last.namespace) && history.Matches(s.namespace, f.op.Key) && last.from < s.to &&
+			s.to <= last.to && f.due <= s.to+middle {
 			by = s
 		}
 	}
 	return by
 }
 
-// live plays what becomes of a timer until it is claimed, or until a cancellation, and tells whether it is claimed.
+// live plays the life of a timer until its claim, or a cancellation, and reports whether it is claimed.
 func (w *heldWorld) live(op history.Op, cancelled int64) (f fate, dead, claimed bool) {
 	f = fate{op: op, due: op.Due - began, claim: op.Due - began, message: -1}
 	for {
@@ -89,7 +90,7 @@ func (w *heldWorld) live(op history.Op, cancelled int64) (f fate, dead, claimed 
 	}
 }
 
-// publish writes what comes of a timer that is claimed.
+// publish writes the message of a claimed timer.
 func (w *heldWorld) publish(f *fate, dead bool) {
 	late := f.claim - f.due
 	tooLate := f.op.Late > 0 && late > f.op.Late && !dead
@@ -101,7 +102,8 @@ func (w *heldWorld) publish(f *fate, dead bool) {
 	case dead:
 		letter(m, "held")
 	case tooLate:
-		letter(m, fmt.Sprintf("late: %v after its due time, at most %v", time.Duration(late)*time.Millisecond, time.Duration(f.op.Late)*time.Millisecond))
+		letter(m, fmt.Sprintf("late: %v after its due time, at most %v", time.Duration(late)*time.Millisecond,
+			time.Duration(f.op.Late)*time.Millisecond))
 	}
 	f.message = len(w.Messages) - 1
 }
@@ -125,9 +127,11 @@ func randomHeld(rt *rapid.T) *heldWorld {
 	}
 	for n := range rapid.IntRange(5, 20).Draw(rt, "timers") {
 		module := rapid.SampledFrom([]string{"a", "b"}).Draw(rt, "module")
-		op := history.Op{Kind: history.Timer, Key: fmt.Sprintf("held:%s:c:%d", module, n), Payload: fmt.Sprint(n), Attempt: 1}
+		op := history.Op{Kind: history.Timer, Key: fmt.Sprintf("held:%s:c:%d", module, n), Payload: fmt.Sprint(n),
+			Attempt: 1}
 		op.TTL = int64(rapid.IntRange(100, 15_000).Draw(rt, "ttl"))
-		op.Late, op.Drop = int64(rapid.SampledFrom([]int{0, 500, 1000, 3000}).Draw(rt, "late")), rapid.Bool().Draw(rt, "drop")
+		op.Late, op.Drop = int64(rapid.SampledFrom([]int{0, 500, 1000, 3000}).Draw(rt, "late")),
+			rapid.Bool().Draw(rt, "drop")
 		op.Drop = op.Drop && op.Late > 0
 		set := int64(rapid.IntRange(0, 12_000).Draw(rt, "set"))
 		op = w.do(set, op)
@@ -137,7 +141,8 @@ func randomHeld(rt *rapid.T) *heldWorld {
 		}
 		f, dead, claimed := w.live(op, cancelled)
 		if cancelled < 1<<40 {
-			w.do(cancelled, history.Op{Kind: history.Cancel, Key: op.Key, Reply: map[bool]string{true: "fired", false: "cancelled"}[claimed]})
+			w.do(cancelled, history.Op{Kind: history.Cancel, Key: op.Key,
+				Reply: map[bool]string{true: "fired", false: "cancelled"}[claimed]})
 		}
 		if claimed {
 			w.publish(&f, dead)
@@ -147,8 +152,8 @@ func randomHeld(rt *rapid.T) *heldWorld {
 	return w
 }
 
-// interrupt has the resume of a hold be asked for twice: before it, by a command that was killed before it did anything, or after
-// it, because the command that did it was killed.
+// interrupt has the resume of a hold be asked for twice: before it, by a command that was killed before it did
+// anything, or after it, because the command that did it was killed.
 func (w *heldWorld) interrupt(when int, s *span) {
 	last := &w.Holds[len(w.Holds)-1]
 	again := *last
@@ -165,7 +170,7 @@ func (w *heldWorld) interrupt(when int, s *span) {
 	w.Holds = append(w.Holds, again)
 }
 
-// one draws one of the timers that came as an event, and of which something else would be wrong.
+// one draws one of the timers that came as an event, for which anything else would be wrong.
 func (w *heldWorld) one(rt *rapid.T, fits func(fate) bool) *fate {
 	var all []fate
 	for _, f := range w.fates {
@@ -200,7 +205,8 @@ func TestFaultsOfHoldsAreFound(t *testing.T) {
 	}{
 		"lost": {checker.Lost, func(rt *rapid.T, w *heldWorld) {
 			f := w.one(rt, func(f fate) bool {
-				return !f.op.Drop && !slices.ContainsFunc(w.Ops, func(op history.Op) bool { return op.Key == f.op.Key && op.Kind == history.Cancel })
+				return !f.op.Drop && !slices.ContainsFunc(w.Ops,
+					func(op history.Op) bool { return op.Key == f.op.Key && op.Kind == history.Cancel })
 			})
 			w.Messages = slices.Delete(w.Messages, f.message, f.message+1)
 		}},
@@ -209,11 +215,17 @@ func TestFaultsOfHoldsAreFound(t *testing.T) {
 			w.Messages = append(w.Messages, w.Messages[f.message])
 		}},
 		"claimed while held": {checker.Held, func(rt *rapid.T, w *heldWorld) {
-			f := w.one(rt, func(f fate) bool { return w.Messages[f.message].Stream == history.FiredStream && w.sure(f) != nil })
+			f := w.one(rt, func(f fate) bool {
+				return w.Messages[f.message].Stream == history.FiredStream &&
+					w.sure(f) != nil
+			})
 			at(&w.Messages[f.message], min(f.claim, w.sure(*f).asked-1))
 		}},
 		"beyond its limit": {checker.TooLate, func(rt *rapid.T, w *heldWorld) {
-			f := w.one(rt, func(f fate) bool { return w.Messages[f.message].Stream == history.FiredStream && f.op.Late > 0 })
+			f := w.one(rt, func(f fate) bool {
+				return w.Messages[f.message].Stream == history.FiredStream &&
+					f.op.Late > 0
+			})
 			at(&w.Messages[f.message], f.due+f.op.Late+2200+int64(rapid.IntRange(0, 9000).Draw(rt, "later")))
 		}},
 		"an event instead of a dead letter": {checker.TooLate, func(rt *rapid.T, w *heldWorld) {

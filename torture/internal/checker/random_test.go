@@ -21,9 +21,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run()) //nolint:forbidigo // as the testing package has it
 }
 
-// random writes a clean history of many keys: what a perfect timerd would make of
-// random operations, some of which are unknown to their producers. It returns the
-// messages that have to be there, and timers that must not fire.
+// random writes a clean history of many keys: a perfect timerd's, of random operations, some with unknown outcomes. It
+// returns the messages that must exist, and timers that must not fire.
 func random(rt *rapid.T) (w *world, certain []int, never []history.Op) {
 	w = newWorld(deaf(history.Deafens, 20_000, 30_000))
 	for key := range rapid.IntRange(3, 12).Draw(rt, "keys") {
@@ -109,8 +108,8 @@ func random(rt *rapid.T) (w *world, certain []int, never []history.Op) {
 	return w, certain, never
 }
 
-// claimed returns which messages are of timers that had been claimed for certain before a cancellation, though it may have met
-// what is due: nothing had kept them.
+// claimed returns the messages of timers that were certainly claimed before a cancellation of due timers: no fault had
+// kept them.
 func (w *world) claimed(messages []int, cancelled int64) (all []int) {
 	for _, i := range messages {
 		if cancelled < w.Faults[0].From-began-1000 && w.Messages[i].Due+2300 < began+cancelled {
@@ -178,7 +177,7 @@ func TestPlantedFaultsAreFound(t *testing.T) {
 				about := op.Due-4 <= timer.Due && timer.Due <= op.Due+4
 				return op.Key == timer.Key && op.Invoked > timer.Invoked && (about || op.Outcome == history.Unknown)
 			}) {
-				rt.Skip() // it may be what took its place
+				rt.Skip() // it may be its replacement
 			}
 			w.fire(timer)
 			if n := checker.Judge(&w.History).Count(checker.Resurrected); n != 1 {

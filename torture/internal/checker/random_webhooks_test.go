@@ -19,12 +19,14 @@ const (
 	redelivered         = 30_000
 )
 
-// randomHooks writes a clean history of webhooks: what a perfect timerd deliver would make of hosts that fail at random. It
-// returns those of its timers that no fault can have anything to do with.
+// randomHooks writes a clean history of webhooks: a perfect timerd deliver's, with hosts that fail at random. It
+// returns its timers that no fault can concern.
 func randomHooks(rt *rapid.T) (w *world, calm []history.Message) {
-	w = newHooks(upon(history.Forgets, killedAt, startedAt, 0), upon(history.Delays, pausedAt, resumedAt, 1), without(frailHost, awayAt, backAt))
+	w = newHooks(upon(history.Forgets, killedAt, startedAt, 0), upon(history.Delays, pausedAt, resumedAt, 1),
+		without(frailHost, awayAt, backAt))
 	for n := range rapid.IntRange(3, 15).Draw(rt, "timers") {
-		at := int64(rapid.SampledFrom([]int{1000, 20_000, killedAt - 1040, pausedAt - 2000, awayAt - 1000, awayAt + 5000, 300_000}).Draw(rt, "at"))
+		at := int64(rapid.SampledFrom([]int{1000, 20_000, killedAt - 1040, pausedAt - 2000, awayAt - 1000, awayAt +
+			5000, 300_000}).Draw(rt, "at"))
 		host := rapid.SampledFrom([]string{steadyHost, frailHost}).Draw(rt, "host")
 		first := w.hook(at, n, host, history.PathUsual)
 		w.deliverAtRandom(rt, first, host)
@@ -81,11 +83,15 @@ func TestCleanWebhooksPass(t *testing.T) {
 	})
 }
 
+// A fault planted into a clean random history of webhooks is found, for each class.
 func TestPlantedFaultsOfWebhooksAreFound(t *testing.T) {
 	for class, plant := range map[checker.Class]func(w *world, m history.Message) (planted bool){
 		checker.Undelivered: func(w *world, m history.Message) bool {
 			calls, letters := len(w.Calls), len(w.Messages)
-			w.Calls = slices.DeleteFunc(w.Calls, func(c history.Call) bool { return c.Origin == m.EventID && c.Status == 200 })
+			w.Calls = slices.DeleteFunc(w.Calls, func(c history.Call) bool {
+				return c.Origin == m.EventID &&
+					c.Status == 200
+			})
 			w.Messages = slices.DeleteFunc(w.Messages, func(l history.Message) bool {
 				return l.Stream == history.DeadStream && l.Origin == m.EventID
 			})
@@ -108,14 +114,20 @@ func TestPlantedFaultsOfWebhooksAreFound(t *testing.T) {
 			return i >= 0
 		},
 		checker.WrongRecord: func(w *world, m history.Message) bool {
-			i := slices.IndexFunc(w.Deliveries, func(r history.Delivery) bool { return r.Origin == m.EventID && r.Status != 0 })
+			i := slices.IndexFunc(w.Deliveries, func(r history.Delivery) bool {
+				return r.Origin == m.EventID &&
+					r.Status != 0
+			})
 			if i >= 0 {
 				w.Deliveries = append(w.Deliveries, w.Deliveries[i])
 			}
 			return i >= 0
 		},
 		checker.Repeated: func(w *world, m history.Message) bool {
-			i := slices.IndexFunc(w.Calls, func(c history.Call) bool { return c.Origin == m.EventID && c.Status == 200 })
+			i := slices.IndexFunc(w.Calls, func(c history.Call) bool {
+				return c.Origin == m.EventID &&
+					c.Status == 200
+			})
 			if i >= 0 {
 				again := w.Calls[i]
 				again.At, again.Answered = again.At+15_000, again.Answered+15_000

@@ -7,8 +7,8 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
-// repeated notes the firings that a timer that repeats asks for: each point of its grid where what is missed is made up for, and
-// else the first one for certain. A call that took effect too late may have cut off one that was made again.
+// repeated adds the firings of a repeating timer. With catch-up every point of its grid is required, otherwise only the
+// first one. If the call took effect too late, it may have ended an earlier repetition too soon.
 func (t *timeline) repeated(op history.Op) {
 	for due := op.Due; due <= op.Until; due += op.Every {
 		f := newFiring(op, due, due+t.hearing.delayed(op.Before, due), must)
@@ -22,8 +22,8 @@ func (t *timeline) repeated(op history.Op) {
 	}
 }
 
-// occurrences checks that the firings of a timer that repeats are counted from 1 on, in the order of their due times. Where a
-// failover may have lost what a settlement armed, and another point of the grid was armed then, they need not be.
+// occurrences checks that the firings of a repeating timer are numbered from 1, by due time. It checks nothing if a
+// failover may have lost a settlement, because then another point of the grid may have been armed.
 func (j *judge) occurrences(key string) {
 	var repeat *history.Op
 	for i, op := range j.ops[key] {
@@ -34,7 +34,8 @@ func (j *judge) occurrences(key string) {
 			repeat = &j.ops[key][i]
 		}
 	}
-	if repeat == nil || !repeat.CatchUp && slices.ContainsFunc(j.h.Faults, func(f history.Fault) bool { return f.Effect == history.Failover }) {
+	if repeat == nil || !repeat.CatchUp && slices.ContainsFunc(j.h.Faults,
+		func(f history.Fault) bool { return f.Effect == history.Failover }) {
 		return
 	}
 	fired := slices.Clone(j.messages[key])

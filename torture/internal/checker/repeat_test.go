@@ -10,7 +10,8 @@ import (
 func (w *world) repeats(key string, outcome history.Outcome, catchUp bool) history.Op {
 	const first = began + 5000
 	op := history.Op{
-		Kind: history.Repeat, Key: key, Payload: "p", Attempt: 1, Outcome: outcome, At: first, Every: 1000, Until: first + 3500, CatchUp: catchUp,
+		Kind: history.Repeat, Key: key, Payload: "p", Attempt: 1, Outcome: outcome, At: first, Every: 1000,
+		Until: first + 3500, CatchUp: catchUp,
 	}
 	if outcome == history.OK {
 		op.Due = first
@@ -36,7 +37,9 @@ func TestVerdictsOnRepetitions(t *testing.T) {
 	}{
 		{"each point", nil, func(w *world) { w.occur(w.repeats(key, history.OK, true), 0, 1, 2, 3) }, ""},
 		{"one is lost", nil, func(w *world) { w.occur(w.repeats(key, history.OK, true), 0, 1, 3) }, "lost"},
-		{"one is lost, a failover is no excuse", failover, func(w *world) { w.occur(w.repeats(key, history.OK, true), 0, 1, 3) }, "lost"},
+		{"one is lost, a failover is no excuse", failover, func(w *world) {
+			w.occur(w.repeats(key, history.OK, true), 0, 1, 3)
+		}, "lost"},
 		{"one is skipped", nil, func(w *world) { w.occur(w.repeats(key, history.OK, false), 0, 1, 3) }, ""},
 		{"the last ones are skipped", nil, func(w *world) { w.occur(w.repeats(key, history.OK, false), 0) }, ""},
 		{"the first is skipped", nil, func(w *world) { w.occur(w.repeats(key, history.OK, false), 1, 2, 3) }, "lost"},
@@ -45,7 +48,8 @@ func TestVerdictsOnRepetitions(t *testing.T) {
 			w.occur(op, 0, 1)
 			w.emit(key, op.At+2500, 1, "p").Occurrence = 3
 		}, "duplicate"},
-		{"one after the end", nil, func(w *world) { w.occur(w.repeats(key, history.OK, true), 0, 1, 2, 3, 4) }, "duplicate"},
+		{"one after the end", nil, func(w *world) { w.occur(w.repeats(key, history.OK, true), 0, 1, 2, 3, 4) },
+			"duplicate"},
 		{"one comes under two ids", nil, func(w *world) {
 			op := w.repeats(key, history.OK, true)
 			w.occur(op, 0, 1, 2, 3)

@@ -11,19 +11,19 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
-// Webhooks counts what became of the events that timerd deliver had to deliver.
+// Webhooks counts the results of the events for timerd deliver.
 type Webhooks struct {
-	Origins, Delivered, Dead int // timers that fired, and how they ended
-	Perhaps                  int // that a failover may have lost
+	Origins, Delivered, Dead int // timers that fired, and the ends of their deliveries
+	Perhaps                  int // perhaps lost by a failover
 	Answered, Refused, Gone  int // calls: with 2xx, with another status, and not at all
 	Records                  map[history.Result]int
-	Unlogged, Repeated       int // calls without a record, and after a success, which have an excuse
-	// Calm and Beside are how many ms after its event a host was called that always answers, while all hosts did and while
-	// one did not. They are sorted.
+	Unlogged, Repeated       int // excused calls: without a record, and after a success
+	// Calm and Beside are the delays, in ms, between an event and the call of a reliable host. Calm has those while all
+	// hosts answered, Beside those while one did not. They are sorted.
 	Calm, Beside []int64
 }
 
-// hooks judges webhooks. All that is known is sorted by the origin: the id of the first event of a timer.
+// hooks judges webhooks. It sorts the history by origin, the id of a timer's first event.
 type hooks struct {
 	*judge
 	hearing *hearing
@@ -31,12 +31,12 @@ type hooks struct {
 	origins map[string]*origin
 }
 
-// origin is all that is known of the deliveries of one timer.
+// origin has the history of the deliveries of one timer.
 type origin struct {
 	id      string
 	events  []history.Message // fired, in the order of the stream
 	letters []history.Message // dead letters
-	calls   []history.Call    // in the order in which they came
+	calls   []history.Call    // in order of arrival
 	records []history.Delivery
 }
 
@@ -45,13 +45,13 @@ func (o *origin) last() history.Message { return o.events[len(o.events)-1] }
 
 func succeeded(c history.Call) bool { return c.Status == http.StatusOK }
 
-// isHook tells whether timerd deliver delivers the events of a key.
+// isHook reports whether timerd deliver delivers the events of a key.
 func (j *judge) isHook(key string) bool {
 	return j.h.Run.Deliverers > 0 && history.App(key) == history.HookApp
 }
 
-// firsts returns the messages of a key that operations on it have asked for: with webhooks, what comes after a first event was
-// asked for by timerd deliver.
+// firsts returns the messages of a key that its operations requested. For webhooks, timerd deliver has requested all
+// messages after a first event, so they are left out.
 func (j *judge) firsts(key string) []history.Message {
 	if !j.isHook(key) {
 		return j.messages[key]
@@ -85,7 +85,7 @@ func (w *hooks) of(id string) *origin {
 	return o
 }
 
-// sort sorts all that is known by its origin.
+// sort sorts the history by its origins.
 func (w *hooks) sort() {
 	for _, m := range w.h.Messages {
 		if m.Fault != "" || !w.isHook(m.Key) {
@@ -132,7 +132,7 @@ func (w *hooks) sort() {
 	}
 }
 
-// names checks that the webhook-id is one and the same for an origin, and another one for each other.
+// names checks that each origin has one webhook-id, different from the webhook-ids of all other origins.
 func (w *hooks) names() {
 	ids, origins := map[string]string{}, map[string]string{}
 	for _, c := range w.h.Calls {
@@ -140,9 +140,11 @@ func (w *hooks) names() {
 			continue
 		}
 		if id, ok := ids[c.Origin]; ok && id != c.WebhookID {
-			w.fault(BadWebhook, c.Key, "a call at %d of %s has the webhook-id %q, another one %q", c.At, c.Origin, c.WebhookID, id)
+			w.fault(BadWebhook, c.Key, "a call at %d of %s has the webhook-id %q, another one %q", c.At, c.Origin,
+				c.WebhookID, id)
 		} else if origin, ok := origins[c.WebhookID]; ok && origin != c.Origin {
-			w.fault(BadWebhook, c.Key, "a call at %d of %s has the webhook-id %q, as have those of %s", c.At, c.Origin, c.WebhookID, origin)
+			w.fault(BadWebhook, c.Key, "a call at %d of %s has the webhook-id %q, as have those of %s", c.At, c.Origin,
+				c.WebhookID, origin)
 		}
 		ids[c.Origin], origins[c.WebhookID] = c.WebhookID, c.Origin
 	}
@@ -166,32 +168,37 @@ func (w *hooks) origin(o *origin) {
 	w.punctual(o)
 }
 
-// stranger tells of something that is of no event in the stream.
+// stranger reports a call or a record without an event in the stream.
 func (w *hooks) stranger(o *origin) {
 	switch {
 	case len(o.events) > 0:
-		w.fault(Unexpected, o.events[0].Key, "%s is of a timer whose first event %s is not there", o.events[0].EventID, o.id)
+		w.fault(Unexpected, o.events[0].Key, "%s: its timer's first event %s is missing from the stream",
+			o.events[0].EventID, o.id)
 	case len(o.letters) > 0:
-		w.fault(Unexpected, o.letters[0].Key, "the dead letter %s is of a timer whose first event %s is not there", o.letters[0].EventID, o.id)
+		w.fault(Unexpected, o.letters[0].Key,
+			"the dead letter %s: its timer's first event %s is missing from the stream", o.letters[0].EventID, o.id)
 	case len(o.calls) > 0:
-		w.fault(BadWebhook, o.calls[0].Key, "a call at %d with %s, which is no event", o.calls[0].At, o.calls[0].EventID)
+		w.fault(BadWebhook, o.calls[0].Key, "a call at %d with %s, which is no event", o.calls[0].At,
+			o.calls[0].EventID)
 	default:
-		w.fault(WrongRecord, o.records[0].Key, "a record stored at %d of %s, which is no event", o.records[0].Stored, o.records[0].ID)
+		w.fault(WrongRecord, o.records[0].Key, "a record stored at %d of %s, which is no event", o.records[0].Stored,
+			o.records[0].ID)
 	}
 }
 
-// call checks that a call is that of an event, and came to whom it is for.
+// call checks that a call has its event, and the right receiver.
 func (w *hooks) call(first history.Message, c history.Call) {
 	m, ok := w.events[c.EventID]
 	switch {
 	case !ok, m.Key != c.Key, m.Attempt != c.Attempt, m.Payload != c.Payload:
-		w.fault(BadWebhook, c.Key, "a call at %d with %s as attempt %d, %q, which is no event", c.At, c.EventID, c.Attempt, c.Payload)
+		w.fault(BadWebhook, c.Key, "a call at %d with %s as attempt %d, %q, which is no event", c.At, c.EventID,
+			c.Attempt, c.Payload)
 	case "http://"+c.Host+c.Path != w.url(first):
 		w.fault(BadWebhook, c.Key, "a call at %d of %s%s, want %s", c.At, c.Host, c.Path, w.url(first))
 	}
 }
 
-// url returns that to which the events of a timer go; "" if there is none.
+// url returns the URL for a timer's events; "" if there is none.
 func (w *hooks) url(first history.Message) string {
 	if history.Matches(history.HookApp+":"+history.ModuleFixed, first.Key) {
 		return "http://" + w.h.Run.Fixed + history.PathUsual
@@ -199,29 +206,32 @@ func (w *hooks) url(first history.Message) string {
 	var payload struct {
 		URL string `json:"notify_url"`
 	}
-	_ = json.Unmarshal([]byte(first.Payload), &payload) // what is no JSON has no URL
+	_ = json.Unmarshal([]byte(first.Payload), &payload) // a payload that is not JSON has no URL
 	return payload.URL
 }
 
-// chain checks that each event after the first was asked for by the one before: a delivery that failed uses up an attempt, one
-// that was put off none. timerd carries out one request for each event.
+// chain checks that the event before requested each event after the first. A failed delivery uses up an attempt, a
+// postponed one does not. timerd carries out one request for each event.
 func (w *hooks) chain(o *origin) {
 	for i, m := range o.events[1:] {
 		before := o.events[i]
 		asked := slices.ContainsFunc(o.records, func(r history.Delivery) bool {
 			return r.ID == before.EventID && r.Stored <= m.Stored &&
-				(r.Result == history.Retried && m.Attempt == before.Attempt+1 || r.Result == history.Postponed && m.Attempt == before.Attempt)
+				(r.Result == history.Retried && m.Attempt == before.Attempt+1 || r.Result == history.Postponed &&
+					m.Attempt == before.Attempt)
 		})
-		if !asked && !w.hearing.failover(before.Stored-hears, m.Stored+hears) {
-			w.fault(Charged, m.Key, "%s is attempt %d after attempt %d, which no delivery has asked for", m.EventID, m.Attempt, before.Attempt)
+		if !asked && !w.hearing.failover(before.Stored-hearTime, m.Stored+hearTime) {
+			w.fault(Charged, m.Key, "%s is attempt %d after attempt %d, which no delivery has asked for", m.EventID,
+				m.Attempt, before.Attempt)
 		}
 		if m.Payload != o.events[0].Payload || m.Status != o.events[0].Status {
-			w.fault(WrongPayload, m.Key, "%s: %q %s, want %q %s", m.EventID, m.Payload, m.Status, o.events[0].Payload, o.events[0].Status)
+			w.fault(WrongPayload, m.Key, "%s: %q %s, want %q %s", m.EventID, m.Payload, m.Status, o.events[0].Payload,
+				o.events[0].Status)
 		}
 	}
 }
 
-// end judges how a timer ended: it was delivered, or is a dead letter for which there is a reason.
+// end judges the end of a timer's deliveries: a success, or a dead letter with a reason.
 func (w *hooks) end(o *origin) {
 	for _, m := range o.letters {
 		w.deadLetter(o, m)
@@ -238,14 +248,14 @@ func (w *hooks) end(o *origin) {
 	}
 }
 
-// lost tells whether a failover may have lost what the delivery of a timer's last event asked for.
+// lost reports whether a failover may have lost the request of a timer's last delivery.
 func (w *hooks) lost(o *origin) bool {
 	return slices.ContainsFunc(o.records, func(r history.Delivery) bool {
-		return r.ID == o.last().EventID && w.hearing.failover(r.Stored-hears, r.Stored+outlives)
+		return r.ID == o.last().EventID && w.hearing.failover(r.Stored-hearTime, r.Stored+aftermath)
 	})
 }
 
-// deadLetter judges whether a dead letter was to come.
+// deadLetter judges whether a dead letter had to come.
 func (w *hooks) deadLetter(o *origin, m history.Message) {
 	fits := slices.ContainsFunc(o.records, func(r history.Delivery) bool {
 		if r.ID != m.EventID || r.Result != history.Died || r.Stored > m.Stored {
@@ -255,6 +265,7 @@ func (w *hooks) deadLetter(o *origin, m history.Message) {
 		return hopeless && m.Reason == event.ReasonGivenUp || m.Reason == event.ReasonExhausted && m.Attempt >= m.Max
 	})
 	if !fits {
-		w.fault(WrongEnd, m.Key, "%s is a dead letter, %q, as attempt %d of %d, and no delivery ended so", m.EventID, m.Reason, m.Attempt, m.Max)
+		w.fault(WrongEnd, m.Key, "%s is a dead letter, %q, as attempt %d of %d, and no delivery ended so", m.EventID,
+			m.Reason, m.Attempt, m.Max)
 	}
 }

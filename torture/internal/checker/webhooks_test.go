@@ -14,7 +14,7 @@ const (
 	fixedHost  = "127.0.0.1:3"
 )
 
-// newHooks returns a world in which two timerd deliver call hosts.
+// newHooks returns a world with two timerd deliver that call hosts.
 func newHooks(faults ...history.Fault) *world {
 	w := newWorld(faults...)
 	w.Run.Deliverers, w.Run.Steady, w.Run.Fixed = 2, []string{steadyHost, fixedHost}, fixedHost
@@ -38,7 +38,8 @@ func without(host string, from, to int64) history.Fault {
 // hook has a timer fire that is to be delivered to a host.
 func (w *world) hook(at int64, n int, host, path string) history.Message {
 	key := fmt.Sprintf("%s:call:call:%d", history.HookApp, n)
-	m := w.fire(w.set(at, history.Timer, key, fmt.Sprintf(`{"order":"%d","notify_url":"http://%s%s"}`, n, host, path), 1000))
+	m := w.fire(w.set(at, history.Timer, key, fmt.Sprintf(`{"order":"%d","notify_url":"http://%s%s"}`, n, host, path),
+		1000))
 	m.Max = 3
 	return *m
 }
@@ -70,7 +71,8 @@ func (w *world) call(m history.Message, at int64, deliverer, status int, host, p
 	}
 	w.Calls = append(w.Calls, history.Call{
 		WebhookID: origin, Key: m.Key, EventID: m.EventID, Origin: origin, Attempt: m.Attempt, Payload: m.Payload,
-		Host: host, Path: path, Deliverer: deliverer, Start: 1, At: began + at, Answered: began + at + 10, Status: status,
+		Host: host, Path: path, Deliverer: deliverer, Start: 1, At: began + at, Answered: began + at + 10,
+		Status: status,
 	})
 	return &w.Calls[len(w.Calls)-1]
 }
@@ -98,10 +100,11 @@ func (w *world) deliver(m history.Message, at int64, status int, host string, re
 	w.log(m, at, status, host, result)
 }
 
-// What timerd deliver has to do, and what faults excuse.
+// The duties of timerd deliver, and the excuses of faults.
 func TestVerdictsOnWebhooks(t *testing.T) {
 	const ok, retry, postponed, dead = history.Delivered, history.Retried, history.Postponed, history.Died
 	killed := []history.Fault{upon(history.Forgets, 1005, 3000, 0)}
+	later := []history.Fault{upon(history.Forgets, 15_000, 17_000, 0)}
 	paused := []history.Fault{upon(history.Delays, 1005, 40_000, 0)}
 	stopped := []history.Fault{upon(history.Hurries, 1005, 3000, 0)}
 	offline := append([]history.Fault{upon(history.Delays, 900, 3000, 0)}, stopped...)
@@ -313,6 +316,18 @@ func TestVerdictsOnWebhooks(t *testing.T) {
 			w.call(m, 31_010, 1, 200, steady, usual)
 			w.log(m, 31_010, 200, steady, ok)
 		}, "unlogged, repeated"},
+		{"a process killed before a silent host's answer arrived", append(away, later...), func(w *world) {
+			m := w.hook(0, 1, frail, usual)
+			w.call(m, 1005, 0, 200, frail, usual)
+			w.call(m, 31_010, 1, 200, frail, usual)
+			w.log(m, 31_010, 200, frail, ok)
+		}, ""},
+		{"the same, and another host was silent", append(away, later...), func(w *world) {
+			m := w.hook(0, 1, steady, usual)
+			w.call(m, 1005, 0, 200, steady, usual)
+			w.call(m, 31_010, 1, 200, steady, usual)
+			w.log(m, 31_010, 200, steady, ok)
+		}, "unlogged, repeated"},
 		{"a call whose process was paused", paused, func(w *world) {
 			m := w.hook(0, 1, steady, usual)
 			w.call(m, 1005, 0, 200, steady, usual)
@@ -351,7 +366,7 @@ func TestVerdictsOnWebhooks(t *testing.T) {
 			w.call(m, 31_010, 1, 200, steady, usual)
 			w.log(m, 31_010, 200, steady, ok)
 		}, ""},
-		{"what was sent comes when the host is back", away, func(w *world) {
+		{"a call comes when the host is back", away, func(w *world) {
 			m := w.hook(0, 1, frail, usual)
 			w.log(m, 1010, 0, frail, retry)
 			w.call(m, 20_010, 0, 200, frail, usual)
@@ -368,11 +383,12 @@ func TestVerdictsOnWebhooks(t *testing.T) {
 			w.deliver(m, 1005, 200, steady, ok)
 			w.deliver(m, 31_010, 200, steady, ok)
 		}, ""},
-		{"again, and the process was killed long after", []history.Fault{upon(history.Forgets, 9000, 10_000, 0)}, func(w *world) {
-			m := w.hook(0, 1, steady, usual)
-			w.deliver(m, 1005, 200, steady, ok)
-			w.deliver(m, 31_010, 200, steady, ok)
-		}, "repeated"},
+		{"again, and the process was killed long after", []history.Fault{upon(history.Forgets, 9000, 10_000, 0)},
+			func(w *world) {
+				m := w.hook(0, 1, steady, usual)
+				w.deliver(m, 1005, 200, steady, ok)
+				w.deliver(m, 31_010, 200, steady, ok)
+			}, "repeated"},
 
 		{"held up", nil, func(w *world) {
 			w.deliver(w.hook(0, 1, steady, usual), 4010, 200, steady, ok)

@@ -7,24 +7,23 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
-// hears is how long, in ms, a timerd that listens may take to act on a keyspace event
-// before a plain command counts as unheard: generous, because a sync of the disk or a
-// busy machine stops everything for a while.
-const hears = 1500
+// hearTime is the time, in ms, in which a listening timerd acts on a keyspace event; after that the plain command
+// counts as missed. It is generous, because a sync of the disk or a busy machine stops everything for a while.
+const hearTime = 1500
 
-// window is a time from one ms to another, both included.
+// window is a time span from one ms to another, both included.
 type window struct{ from, to int64 }
 
-// hearing tells when timerds hear keyspace events, of one key.
+// hearing has the times at which timerds receive the keyspace events of one key.
 type hearing struct {
-	deaf      [][]window // of each timerd, sorted, apart
+	deaf      [][]window // by timerd, sorted, without overlaps
 	failovers []window
-	gone      []window // in which keys go away whose timers stay
-	carried   []window // in which keys are carried to another server, which makes them due later
-	barred    []window // in which the events of the key's app say nothing to any timerd, and no audit comes after
+	gone      []window // keys vanish, and their timers stay
+	carried   []window // keys move to another server, and so become due later
+	barred    []window // no timerd receives the events of the key's app, and no audit follows
 }
 
-// newHearing returns what is so for all keys.
+// newHearing returns the hearing of all keys.
 func newHearing(h *history.History) *hearing {
 	e := &hearing{deaf: make([][]window, h.Run.Timerds)}
 	for _, f := range h.Faults {
@@ -46,7 +45,7 @@ func newHearing(h *history.History) *hearing {
 	return e
 }
 
-// deafen notes what a fault does to those timerds that it concerns.
+// deafen notes the effect of a fault on the timerds concerned.
 func (h *hearing) deafen(f history.Fault) {
 	for _, i := range f.Timerds {
 		if f.Effect != history.Delays && i < len(h.deaf) {
@@ -61,8 +60,8 @@ func (h *hearing) merge() {
 	}
 }
 
-// of returns what is so for one key: by its app, and by its slot. What concerns some slots makes timerds deaf to them and nothing else,
-// or delays them.
+// of returns the hearing of one key, by its app and its slot. A fault of some slots makes timerds deaf to these slots
+// only, or delays them.
 func (h hearing) of(key string, faults []history.Fault) *hearing {
 	copied := false
 	for _, f := range faults {
@@ -103,26 +102,25 @@ func merge(all []window) []window {
 	return out
 }
 
-// listeners is how many timerds hear at a time, of however many.
+// listeners is the number of timerds that listen at the same time.
 const listeners = 2
 
-// never is later than all times.
+// never is later than any time.
 const never int64 = 1<<63 - 1
 
-// heard returns when a timerd has for certain taken in what a plain command at a time
-// left behind, which an audit after a deaf time finds too; never, if the key may be gone
-// before, or beyond timerd's rights. It is not known which timerds listen: one of those
-// that do is among all but one of them.
+// heard returns the time by which a timerd has certainly processed a plain command, by its event or by the audit after
+// a deaf time. It returns never if the key may vanish before, or if timerd lacks the right to the event. The listening
+// timerds are unknown, but of any group of timerds without one, at least one listens.
 func (h *hearing) heard(at int64) int64 {
 	times := make([]int64, len(h.deaf))
 	for i, deaf := range h.deaf {
 		from := at
 		for _, w := range deaf {
-			if w.from <= from+hears && from <= w.to {
+			if w.from <= from+hearTime && from <= w.to {
 				from = w.to + 1
 			}
 		}
-		times[i] = from + hears
+		times[i] = from + hearTime
 	}
 	slices.Sort(times)
 	first := never
@@ -135,14 +133,14 @@ func (h *hearing) heard(at int64) int64 {
 	return first
 }
 
-// heardAtOnce tells whether a timerd heard the very event of a plain command.
-func (h *hearing) heardAtOnce(at int64) bool { return h.heard(at) == at+hears }
+// heardAtOnce reports whether a timerd received the event of a plain command itself.
+func (h *hearing) heardAtOnce(at int64) bool { return h.heard(at) == at+hearTime }
 
-// failover tells whether one overlaps a time.
+// failover reports whether a failover overlaps a time span.
 func (h *hearing) failover(from, to int64) bool { return overlaps(h.failovers, from, to) }
 
-// delayed returns by how many ms at most a key, set at one time and due at another, is due later because it was carried to
-// another server.
+// delayed returns the longest delay, in ms, of a key's due time by moves of the key to another server, between the
+// times at which it was set and is due.
 func (h *hearing) delayed(set, due int64) int64 {
 	var most int64
 	for _, w := range h.carried {
@@ -153,14 +151,14 @@ func (h *hearing) delayed(set, due int64) int64 {
 	return most
 }
 
-// expired tells whether timerds hear of a key, set at one time and due at another, for certain that it ran out, though they
-// had no right to hear of it before.
+// expired reports whether timerds certainly receive the expired event of a key although they had no right to its
+// earlier events. set and due are the key's times.
 func (h *hearing) expired(set, due int64) bool {
 	if !overlaps(h.barred, set, due) {
 		return false
 	}
 	for _, deaf := range append(slices.Clone(h.deaf), h.gone, h.failovers) {
-		if overlaps(deaf, set, due+expires) {
+		if overlaps(deaf, set, due+expiryDelay) {
 			return false
 		}
 	}

@@ -1,7 +1,7 @@
-// Package clockstep builds a timerd whose wall clock can be stepped while it runs, as an operator or
-// an NTP client steps the clock of a machine. It is the same source: Go's own time package is replaced by
-// a copy that adds the step, by go build -overlay, so timerd needs no means for it and every library
-// in it sees the step too. Go reads the clock without libc, so it cannot be done from outside.
+// Package clockstep builds a timerd whose wall clock can be stepped while it runs, as an operator or an NTP client
+// steps the clock of a machine. The source is the same, but go build -overlay replaces Go's own time package by a copy
+// that adds the step. So timerd needs no code for it, and every library in timerd sees the step too. Go reads the clock
+// without libc, so a preloaded library could not do it.
 package clockstep
 
 import (
@@ -17,8 +17,8 @@ import (
 	"strings"
 )
 
-// Variable is the environment variable that names the file that a built timerd reads the step from: when it
-// gets a SIGUSR2, in whole seconds from the machine's clock. It removes the file once that is done.
+// Variable is the environment variable that names the file with the step. A built timerd reads the file when it gets a
+// SIGUSR2. The step is in whole seconds from the machine's clock. After the step, timerd removes the file.
 const Variable = "TORTURE_CLOCK"
 
 const timerdPackage = "github.com/timerd-io/timerd/cmd/timerd"
@@ -29,15 +29,15 @@ var stepSource []byte
 //go:embed timerd.go.txt
 var signalSource []byte
 
-// reading is where Now reads both clocks. The monotonic one is left alone.
+// reading is the line of Now that reads both clocks. The monotonic clock stays as it is.
 const (
 	reading = "func Now() Time {\n\tsec, nsec, mono := runtimeNow()\n"
 	stepped = reading + "\tsec += ClockStep.Load()\n"
 )
 
-// Build builds the program out, from the source tree that this program runs in, with the race detector if
-// race is set. An error means that there is no program: the go command failed, or the installed
-// Go reads the clock in another way than the patch expects.
+// Build builds the program out, from the source tree in which this program runs, with the race detector if race is set.
+// After an error there is no program: the go command failed, or the installed Go reads the clock in another way than
+// the patch expects.
 func Build(ctx context.Context, out string, race bool) (err error) {
 	dir, err := os.MkdirTemp("", "timerd-clockstep-")
 	if err != nil {
@@ -56,7 +56,7 @@ func Build(ctx context.Context, out string, race bool) (err error) {
 	return err
 }
 
-// writeOverlay writes the replaced files and the list of them, and returns the name of that.
+// writeOverlay writes the replaced files and the list of them, and returns the name of the list.
 func writeOverlay(ctx context.Context, dir string) (list string, err error) {
 	goroot, err := goCommand(ctx, "env", "GOROOT")
 	if err != nil {
@@ -94,16 +94,16 @@ func writeOverlay(ctx context.Context, dir string) (list string, err error) {
 	return list, os.WriteFile(list, text, 0o600)
 }
 
-// patch has Now add the step to the wall clock.
+// patch makes Now add the step to the wall clock.
 func patch(source []byte) ([]byte, error) {
 	if n := bytes.Count(source, []byte(reading)); n != 1 {
-		return nil, fmt.Errorf("%q is in it %d times, not once: this Go reads the clock in another way, "+
-			"the patch in torture/internal/clockstep has to follow it", reading, n)
+		return nil, fmt.Errorf("the time package of Go has %d lines %q, want one: "+
+			"adapt the patch in torture/internal/clockstep to this Go", n, reading)
 	}
 	return bytes.Replace(source, []byte(reading), []byte(stepped), 1), nil
 }
 
-// goCommand runs the go command and returns what it printed, without the space around it.
+// goCommand runs the go command and returns its output, trimmed.
 func goCommand(ctx context.Context, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	var stderr bytes.Buffer

@@ -5,10 +5,10 @@ import (
 	"fmt"
 )
 
-// longest is the longest payload, in bytes, that is written down as it is.
+// longest is the longest payload, in bytes, that the history has in full.
 const longest = 1000
 
-// Digest returns what is written down of a payload: a long one by its size and a hash, which tell it from all others.
+// Digest returns a payload's text for the history. A long payload is represented by its size and a hash.
 func Digest(payload string) string {
 	if len(payload) <= longest {
 		return payload

@@ -10,15 +10,15 @@ import (
 	"sync"
 )
 
-// History is a whole file, sorted by what the lines are.
+// History is the content of a file, sorted by kind of line.
 type History struct {
 	Run      Run
-	Ops      []Op // those of one key in their order
+	Ops      []Op // one key's in their order
 	Faults   []Fault
 	Messages []Message // in the order of their stream
-	Holds    []HoldOp  // those of one namespace in their order
+	Holds    []HoldOp  // one namespace's in their order
 	Stalls   []Stall   // in their order, apart
-	Calls    []Call    // in the order in which they were answered
+	Calls    []Call    // in the order of their answers
 	// Deliveries are in the order of their stream.
 	Deliveries []Delivery
 	End        End
@@ -48,8 +48,8 @@ func (h *History) Add(r Record) {
 	}
 }
 
-// Read reads a history. One without an end is an error: its run did not come to it,
-// and nothing can be said to be lost.
+// Read reads a history. A history without its last line is an error: the run did not finish, so a missing message
+// proves no loss.
 func Read(r io.Reader) (*History, error) {
 	h := &History{}
 	lines := json.NewDecoder(r)

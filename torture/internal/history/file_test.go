@@ -13,20 +13,26 @@ import (
 
 func TestReadIsTheInverseOfWrite(t *testing.T) {
 	run := history.Run{Seed: 7, Shape: "several", Timerds: 3, Began: 1}
-	op := history.Op{Key: "a:b:c:\"1\"", Kind: history.Timer, Payload: "é\n", Outcome: history.Unknown, Error: "EOF", Invoked: 2, Ended: 3}
-	fault := history.Fault{Kind: "redis cut", Effect: history.Deafens, Timerds: []int{1}, Apps: []string{"app"}, Slots: []history.Slots{{From: 0, To: 7}}, From: 4, Healed: 5, Hearing: 6, Ready: 5}
+	op := history.Op{Key: "a:b:c:\"1\"", Kind: history.Timer, Payload: "é\n", Outcome: history.Unknown, Error: "EOF",
+		Invoked: 2, Ended: 3}
+	fault := history.Fault{Kind: "redis cut", Effect: history.Deafens, Timerds: []int{1}, Apps: []string{"app"},
+		Slots: []history.Slots{{From: 0, To: 7}}, From: 4, Healed: 5, Hearing: 6, Ready: 5}
 	message := history.Message{Stream: history.FiredStream, Seq: 9, Stored: 7, ID: "x", Key: op.Key, Due: 6, Attempt: 1}
-	hold := history.HoldOp{Namespace: "held:run", Kind: history.ResumeRate, Rate: 5, Outcome: history.OK, Invoked: 3, Ended: 4}
+	hold := history.HoldOp{Namespace: "held:run", Kind: history.ResumeRate, Rate: 5, Outcome: history.OK, Invoked: 3,
+		Ended: 4}
 	stall := history.Stall{From: 6, To: 7}
-	call := history.Call{WebhookID: "x", Key: op.Key, EventID: "y", Attempt: 2, Host: "127.0.0.1:1", Deliverer: 1, Start: 3, At: 6, Answered: 7, Status: 200}
-	delivery := history.Delivery{ID: "y", Origin: "x", Key: op.Key, Attempt: 2, Status: 200, Result: history.Delivered, Time: 5, Took: 2, Stored: 8}
+	call := history.Call{WebhookID: "x", Key: op.Key, EventID: "y", Attempt: 2, Host: "127.0.0.1:1", Deliverer: 1,
+		Start: 3, At: 6, Answered: 7, Status: 200}
+	delivery := history.Delivery{ID: "y", Origin: "x", Key: op.Key, Attempt: 2, Status: 200, Result: history.Delivered,
+		Time: 5, Took: 2, Stored: 8}
 	end := history.End{At: 8, Drained: true}
 	path := filepath.Join(t.TempDir(), "history")
 	w, err := history.Create(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, r := range []history.Record{{Run: &run}, {Op: &op}, {Fault: &fault}, {Message: &message}, {Hold: &hold}, {Stall: &stall}, {Call: &call}, {Delivery: &delivery}, {End: &end}} {
+	for _, r := range []history.Record{{Run: &run}, {Op: &op}, {Fault: &fault}, {Message: &message}, {Hold: &hold},
+		{Stall: &stall}, {Call: &call}, {Delivery: &delivery}, {End: &end}} {
 		w.Write(r)
 	}
 	if err := w.Close(); err != nil {
@@ -53,7 +59,8 @@ func TestReadIsTheInverseOfWrite(t *testing.T) {
 
 // A long payload is the same in an operation and in a message, and differs from all others.
 func TestLongPayloadsAreDigests(t *testing.T) {
-	payloads := []string{strings.Repeat("a", 1000), strings.Repeat("a", 1001), strings.Repeat("b", 1001), strings.Repeat("a", 300_000)}
+	payloads := []string{strings.Repeat("a", 1000), strings.Repeat("a", 1001), strings.Repeat("b", 1001),
+		strings.Repeat("a", 300_000)}
 	seen := map[string]bool{}
 	for _, payload := range payloads {
 		path := filepath.Join(t.TempDir(), "history")
@@ -86,7 +93,8 @@ func TestLongPayloadsAreDigests(t *testing.T) {
 
 func TestKeysOfANamespace(t *testing.T) {
 	for namespace, want := range map[string]bool{
-		"a": true, "a:b": true, "a:b:c": true, "*": true, "*:b": true, "a:*:c": true, "b": false, "a:c": false, "a:b:d": false, "aa": false,
+		"a": true, "a:b": true, "a:b:c": true, "*": true, "*:b": true, "a:*:c": true, "b": false, "a:c": false,
+		"a:b:d": false, "aa": false,
 	} {
 		if got := history.Matches(namespace, "a:b:c:1:2"); got != want {
 			t.Errorf("%s: %v", namespace, got)

@@ -1,9 +1,8 @@
-// Package history is what a torture run writes down, one JSON record on a line: what
-// was asked for, what was broken, and what the streams held in the end. It is all
-// that the checker knows, so a kept file can be judged again.
+// Package history is the record of a torture run, a line of JSON each: the requested operations, the injected faults,
+// and the final content of the streams. It is the checker's only input, so a kept file can be judged again.
 //
-// Times are unix milliseconds. Redis's clock and this program's are those of one
-// machine, so they are the same wall clock read at different moments.
+// Times are unix milliseconds. Redis and this program run on the same machine, so their times come from the same wall
+// clock, read at different moments.
 package history
 
 // Record is one line. Exactly one field is set.
@@ -20,13 +19,13 @@ type Record struct {
 	End      *End      `json:"end,omitempty"`
 }
 
-// Run says what was run. It is the first line.
+// Run describes the run. It is the first line.
 type Run struct {
 	Seed    uint64 `json:"seed"`
 	Shape   string `json:"shape"`
-	Timerds int    `json:"timerds"` // how many, numbered from 0
-	// Deliverers are how many timerd deliver there are, numbered from 0, Steady those of their hosts that never fail, and
-	// Fixed the one that is in the file of endpoints.
+	Timerds int    `json:"timerds"` // number of timerds, counted from 0
+	// Deliverers is the number of timerd deliver processes, counted from 0. Steady are the hosts that never fail, and
+	// Fixed is the host in the file of endpoints.
 	Deliverers int      `json:"deliverers,omitempty"`
 	Steady     []string `json:"steady,omitempty"`
 	Fixed      string   `json:"fixed,omitempty"`
@@ -37,11 +36,11 @@ type Run struct {
 	LeftOut []string `json:"leftout,omitempty"`
 }
 
-// Kind is what a producer did.
+// Kind is the kind of a producer's operation.
 type Kind string
 
-// What producers do. Set, Hash, Expire and Del are plain commands that timerd hears
-// of by keyspace events; the others are acknowledged by timerd's own means.
+// The kinds of operations. Set, Hash, Expire and Del are plain commands: timerd learns of them by keyspace events. It
+// acknowledges all other kinds itself.
 const (
 	Set    Kind = "set"          // SET key payload PX ttl
 	Hash   Kind = "hash"         // DEL, HSET and PEXPIRE in one transaction
@@ -53,60 +52,59 @@ const (
 	Repeat Kind = "timer_repeat" // FCALL timer_repeat EVERY
 )
 
-// Outcome is what the producer knows of its operation.
+// Outcome is the result of an operation, as known to the producer.
 type Outcome string
 
-// What an operation came to. Unknown covers every reply that did not come, and every
-// acknowledgement by a master alone where a failover may lose it.
+// The outcomes. Unknown stands for a missing reply, and for an acknowledgement by a master alone if a failover may lose
+// the write.
 const (
 	OK      Outcome = "ok"
 	Failed  Outcome = "failed" // for certain: the server refused it
 	Unknown Outcome = "unknown"
 )
 
-// Op is one operation on one key. The operations on a key are written in their
-// order: a producer does them one after the other, and no two producers share a key.
+// Op is one operation on one key. The operations on a key are in their order: one producer does them one after the
+// other.
 type Op struct {
 	Key     string `json:"key"`
 	Kind    Kind   `json:"kind"`
-	Payload string `json:"payload,omitempty"` // that the timer is to fire with, see Digest
-	// Body is the value, and Fields are how many fields the hash has, of a timer that fires without a payload.
+	Payload string `json:"payload,omitempty"` // the expected payload of the event, see Digest
+	// Body is the value, or Fields the number of fields of the hash, if the timer fires without a payload.
 	Body    string `json:"-"`
 	Fields  int    `json:"fields,omitempty"`
-	Attempt int    `json:"attempt,omitempty"` // that it is to fire as; of Retry: that of the event
+	Attempt int    `json:"attempt,omitempty"` // of the next firing; of Retry: of the event
 	TTL     int64  `json:"ttl,omitempty"`     // in ms; of Retry: Timer-Delay
-	At      int64  `json:"at,omitempty"`      // asked for as PXAT, instead of TTL
+	At      int64  `json:"at,omitempty"`      // PXAT, instead of TTL
 	Max     int    `json:"max,omitempty"`     // of Retry: the event's maxattempts
 	EventID string `json:"event,omitempty"`   // of Retry
 	Origin  string `json:"origin,omitempty"`  // of Retry: the id of the first event of its timer
-	// Postponed says of a Retry that it keeps the attempt.
+	// Postponed is set for a Retry that keeps the attempt.
 	Postponed bool   `json:"postponed,omitempty"`
-	Status    string `json:"status,omitempty"`  // why it fires without a payload; of Retry: why the event has none
-	Refused   bool   `json:"refused,omitempty"` // of Retry: it cannot be done, and becomes a dead letter
-	Late      int64  `json:"late,omitempty"`    // how late it may fire, in ms, by its own limit or that of its namespace; 0: however late
-	Own       bool   `json:"own,omitempty"`     // of Timer: the limit is asked for
-	Drop      bool   `json:"drop,omitempty"`    // later than that it is forgotten, instead of becoming a dead letter
-	Every     int64  `json:"every,omitempty"`   // of Repeat: the interval in ms, which counts from At
-	Until     int64  `json:"until,omitempty"`   // of Repeat: when it is due for the last time
-	CatchUp   bool   `json:"catchup,omitempty"` // of Repeat: all that is missed is made up for
+	Status    string `json:"status,omitempty"`  // the reason for a missing payload; of Retry: of the event
+	Refused   bool   `json:"refused,omitempty"` // of Retry: timerd refuses it, so it becomes a dead letter
+	Late      int64  `json:"late,omitempty"`    // limit on lateness, in ms, its own or its namespace's; 0: none
+	Own       bool   `json:"own,omitempty"`     // of Timer: the limit is requested
+	Drop      bool   `json:"drop,omitempty"`    // a late timer is dropped, without a dead letter
+	Every     int64  `json:"every,omitempty"`   // of Repeat: the interval in ms, from At on
+	Until     int64  `json:"until,omitempty"`   // of Repeat: the last due time
+	CatchUp   bool   `json:"catchup,omitempty"` // of Repeat: missed occurrences fire later
 
 	Outcome Outcome `json:"outcome"`
 	Error   string  `json:"error,omitempty"`
 	Reply   string  `json:"reply,omitempty"`
 	Invoked int64   `json:"invoked"` // by this program's clock
 	Ended   int64   `json:"ended"`
-	Before  int64   `json:"before,omitempty"` // by Redis's, in the same transaction, before and after
+	Before  int64   `json:"before,omitempty"` // by Redis's clock, read in the same transaction before and after it
 	After   int64   `json:"after,omitempty"`
-	Due     int64   `json:"due,omitempty"` // as Redis told it, 0 if there is none
+	Due     int64   `json:"due,omitempty"` // by Redis's reply, 0 if there is none
 }
 
-// Effect is what a fault takes from a timerd, apart from time.
+// Effect is a fault's effect on a timerd, apart from delays.
 type Effect string
 
-// What faults do. Deaf timerds may miss keyspace events. A failover may lose what
-// was not replicated, and makes all timerds deaf. Where keys go away, timers stay: Redis
-// drops keys that have a TTL before it runs out, and all timerds are deaf. Where keys are
-// carried to another server, the TTL stands still meanwhile, and all timerds are deaf.
+// The effects of faults. A deaf timerd may miss keyspace events. A failover may lose unreplicated writes. After KeysGo,
+// Redis drops keys before the end of their TTL, and the timers stay. During Carries, keys move to another server, and
+// their TTLs stand still. The last three make all timerds deaf.
 const (
 	Delays   Effect = "delays"
 	Deafens  Effect = "deafens"
@@ -115,76 +113,75 @@ const (
 	Carries  Effect = "carries"
 )
 
-// What is done to a timerd deliver. One that is killed forgets what it was about to write down. One that is to stop gives
-// up on what NATS does not take at once.
+// The effects of faults on a timerd deliver. A killed process loses its unwritten records. A stopping process gives up
+// on records that NATS does not accept at once.
 const (
 	Forgets Effect = "forgets"
 	Hurries Effect = "hurries"
 )
 
-// Changes is the effect of another file: it takes nothing from anybody.
+// Changes means another file of endpoints; nothing is lost.
 const Changes Effect = "changes"
 
-// Fault is one fault, from before its first effect until all timerds said that they
-// are ready again.
+// Fault is one fault. It lasts from before its first effect until all timerds report that they are ready again.
 type Fault struct {
 	Kind    string `json:"kind"`
 	Effect  Effect `json:"effect"`
-	Timerds []int  `json:"timerds"` // that it concerns
-	// Apps are those whose timers it concerns; none: all. Timerds that are deaf to some apps do not notice,
-	// so no audit comes after it.
+	Timerds []int  `json:"timerds"` // the timerds concerned
+	// Apps are the apps concerned; none means all. A timerd does not notice that it is deaf to some apps, so no audit
+	// follows.
 	Apps []string `json:"apps,omitempty"`
-	// Slots are those of the keys whose timers it concerns; none: all.
+	// Slots are the slots concerned; none means all.
 	Slots []Slots `json:"slots,omitempty"`
-	// Deliverers are those timerd deliver that it concerns, and Host the receiver, host:port, that is away.
+	// Deliverers are the timerd deliver processes concerned. Host is the absent receiver, host:port.
 	Deliverers []int  `json:"deliverers,omitempty"`
 	Host       string `json:"host,omitempty"`
-	// Hold says that nothing is broken: a namespace is held.
+	// Hold means that a namespace is on hold, and nothing is broken.
 	Hold bool `json:"hold,omitempty"`
-	// Seen says that nobody injected it: it was seen to happen, as a failover by
-	// servers that took each other for dead on a busy machine.
+	// Seen means that the fault was observed, not injected: for example a failover, because servers took each other for
+	// dead on a busy machine.
 	Seen   bool  `json:"seen,omitempty"`
 	From   int64 `json:"from"`
 	Healed int64 `json:"healed"`
-	// Hearing is when the timerds that it deafened hear again for certain.
+	// Hearing is the time by which the deaf timerds certainly receive events again.
 	Hearing int64 `json:"hearing"`
-	// Ready is when they were all ready, 0 if they were not in the time they had.
+	// Ready is the time at which all timerds were ready; 0 if they were not ready in time.
 	Ready int64 `json:"ready"`
 }
 
-// Slots are hash slots of a Redis Cluster that follow each other.
+// Slots is a range of hash slots of a Redis Cluster.
 type Slots struct {
 	From int `json:"from"`
 	To   int `json:"to"` // included
 }
 
-// Stall is a time in which the machine itself was busy: a sleep, or a sync of a file that nobody else has, took too long.
+// Stall is a time in which the machine itself was busy: a sleep, or a sync of a private file, took too long.
 type Stall struct {
 	From int64 `json:"from"`
 	To   int64 `json:"to"`
 }
 
-// Message is one message of the stream of firings or of that of dead letters.
+// Message is one message of the stream of firings or of the stream of dead letters.
 type Message struct {
 	Stream string `json:"stream"` // Fired or Dead
 	Seq    uint64 `json:"seq"`
 	Stored int64  `json:"stored"`          // by JetStream
 	ID     string `json:"id"`              // of the message, its Nats-Msg-Id
 	Batch  bool   `json:"batch,omitempty"` // it was published together with others
-	Fault  string `json:"fault,omitempty"` // why it cannot be read as an event; then what follows is empty
+	Fault  string `json:"fault,omitempty"` // the reason why it is no event; then the rest is empty
 
 	Key     string `json:"key,omitempty"`
 	EventID string `json:"event,omitempty"`
-	Origin  string `json:"origin,omitempty"` // the id of the first event of its timer, of all others
+	Origin  string `json:"origin,omitempty"` // the id of its timer's first event; empty for that one
 	Time    int64  `json:"time,omitempty"`
 	Due     int64  `json:"due,omitempty"`
 	Attempt int    `json:"attempt,omitempty"`
-	Max     int    `json:"max,omitempty"` // how many attempts there are
+	Max     int    `json:"max,omitempty"` // the most attempts
 	Trigger string `json:"trigger,omitempty"`
 	Payload string `json:"payload,omitempty"` // see Digest
-	Status  string `json:"status,omitempty"`  // why there is no payload
+	Status  string `json:"status,omitempty"`  // the reason for a missing payload
 	Reason  string `json:"reason,omitempty"`  // of a dead letter
-	// Occurrence counts the firings of a timer that repeats, from 1 on.
+	// Occurrence numbers the firings of a repeating timer, from 1.
 	Occurrence int64 `json:"occurrence,omitempty"`
 }
 
@@ -192,12 +189,12 @@ type Message struct {
 const (
 	FiredStream = "TIMERS"
 	DeadStream  = "TIMERS_DEAD"
-	// DeliveryStream is the one of each Delivery.
+	// DeliveryStream is the stream of the Deliveries.
 	DeliveryStream = "TIMERS_DELIVERY"
 )
 
 // End is the last line.
 type End struct {
-	At      int64 `json:"at"`      // when the streams were read
+	At      int64 `json:"at"`      // the time at which the streams were read
 	Drained bool  `json:"drained"` // the schedule was empty then
 }

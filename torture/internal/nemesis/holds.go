@@ -11,7 +11,8 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
-// The kinds of cycles in which a namespace is held and let go. They are faults to the innocence of others alone.
+// The kinds of cycles in which a namespace is held and resumed. A cycle counts as a fault only when the checker looks
+// for innocent timers.
 const (
 	HeldNow     = "held"
 	HeldRate    = "held, resumed at a rate"
@@ -26,33 +27,34 @@ func HoldKinds() []string {
 	return []string{HeldNow, HeldRate, HeldShift, HeldDead, HeldFor, HeldOverlap}
 }
 
-// resumes returns the command that ends a hold of a kind; none for one that ends by itself.
+// resumes returns the command that ends a hold of a kind; none for a hold that ends by itself.
 func resumes(kind string) history.HoldKind {
 	return map[string]history.HoldKind{
-		HeldNow: history.ResumeNow, HeldRate: history.ResumeRate, HeldShift: history.ResumeShift, HeldDead: history.ResumeDead,
-		HeldFor: history.Over,
+		HeldNow: history.ResumeNow, HeldRate: history.ResumeRate, HeldShift: history.ResumeShift,
+		HeldDead: history.ResumeDead,
+		HeldFor:  history.Over,
 	}[kind]
 }
 
-// Cycle is one time for which a namespace is held, or two that overlap.
+// Cycle is one hold of a namespace, or two holds that overlap.
 type Cycle struct {
 	Kind  string
 	Wait  time.Duration // before it
 	Holds []Held
-	Crowd bool // many timers become due meanwhile
+	Crowd bool // many timers become due during the holds
 }
 
 // Held is one hold of a cycle.
 type Held struct {
 	Namespace string
-	How       history.HoldKind // it is resumed
-	For       time.Duration    // until then, or until the next hold of the cycle begins
+	How       history.HoldKind // the resume
+	For       time.Duration    // its length, or the time until the next hold of the cycle
 	Rate      int64            // timers per second
-	Kill      time.Duration    // after which the command that resumes is killed, 0 if it is not
+	Kill      time.Duration    // the time after which the resuming command is killed; 0: never
 }
 
-// HoldPlan returns the cycles of a run of some length, without some kinds. The same arguments give the same plan. Each kind
-// comes before any comes again.
+// HoldPlan returns the cycles of a run of some length, without the excluded kinds. The same arguments give the same
+// plan. Each kind comes once before any kind comes a second time.
 func HoldPlan(seed uint64, length time.Duration, without []string) []Cycle {
 	random := rand.New(rand.NewPCG(seed, 1<<63))
 	kinds := slices.DeleteFunc(HoldKinds(), func(kind string) bool { return slices.Contains(without, kind) })
@@ -91,7 +93,8 @@ func cycle(random *rand.Rand, kind string) Cycle {
 }
 
 func held(random *rand.Rand, namespace string, how history.HoldKind, crowd bool) Held {
-	h := Held{Namespace: namespace, How: how, For: between(random, 2500*time.Millisecond, 6*time.Second), Rate: 20 + random.Int64N(60)}
+	h := Held{Namespace: namespace, How: how, For: between(random, 2500*time.Millisecond, 6*time.Second), Rate: 20 +
+		random.Int64N(60)}
 	if crowd {
 		h.Rate *= 5
 	}
@@ -101,7 +104,7 @@ func held(random *rand.Rand, namespace string, how history.HoldKind, crowd bool)
 	return h
 }
 
-// Hold carries out a plan of cycles. It returns an error where a hold could not be ended: then the run says nothing.
+// Hold carries out a plan of cycles. An error means that a hold could not be ended; then the run has no verdict.
 func (n *Nemesis) Hold(ctx context.Context, plan []Cycle) error {
 	for i, c := range plan {
 		select {
@@ -116,7 +119,7 @@ func (n *Nemesis) Hold(ctx context.Context, plan []Cycle) error {
 	return nil
 }
 
-// cycle makes the holds of a cycle, each with its time, and ends them in the same order.
+// cycle makes the holds of a cycle, one after the other, and then ends them in the same order.
 func (n *Nemesis) cycle(ctx context.Context, c Cycle) error {
 	r := history.Fault{
 		Kind: c.Kind, Effect: history.Delays, Hold: true, Apps: []string{history.HeldApp}, From: time.Now().UnixMilli(),
@@ -135,7 +138,7 @@ func (n *Nemesis) cycle(ctx context.Context, c Cycle) error {
 	}
 	for i, h := range c.Holds {
 		if i > 0 {
-			<-time.After(apart)
+			<-time.After(soloTime)
 		}
 		if err := n.resume(ctx, h); err != nil {
 			return err
@@ -147,7 +150,7 @@ func (n *Nemesis) cycle(ctx context.Context, c Cycle) error {
 	return nil
 }
 
-// hold holds a namespace. What came of it is in the history.
+// hold holds a namespace. The result is in the history.
 func (n *Nemesis) hold(ctx context.Context, h Held) {
 	op := history.HoldOp{Namespace: h.Namespace, Kind: history.Hold}
 	args := []string{"hold", h.Namespace, "--reason", "torture"}
@@ -166,19 +169,19 @@ func (n *Nemesis) hold(ctx context.Context, h Held) {
 }
 
 const (
-	// apart is how long the second of two holds lasts on its own.
-	apart = time.Second
-	// ends is how long the end of a hold may take, while Redis fails too.
-	ends = 2 * time.Minute
-	// finishes is how long timerds are given to finish a resume that was interrupted, before it is asked for again.
-	finishes = 8 * time.Second
-	// asks is how often the list of holds is asked for.
-	asks = 200 * time.Millisecond
-	// commands is how long a command may take.
-	commands = 40 * time.Second
+	// soloTime is the time for which the second of two holds lasts alone.
+	soloTime = time.Second
+	// resumeTimeout bounds the end of a hold, even while Redis fails.
+	resumeTimeout = 2 * time.Minute
+	// finishTime is the time for timerds to finish an interrupted resume before its command is repeated.
+	finishTime = 8 * time.Second
+	// listPause is the pause between two reads of the list of holds.
+	listPause = 200 * time.Millisecond
+	// commandTimeout is the longest time that a command may run.
+	commandTimeout = 40 * time.Second
 )
 
-// resume ends a hold, however often its command fails or is killed, or waits until it has ended by itself.
+// resume ends a hold. It repeats the command after failures and kills, or waits until the hold has ended by itself.
 func (n *Nemesis) resume(ctx context.Context, h Held) error {
 	args := []string{"resume", h.Namespace}
 	switch h.How {
@@ -190,7 +193,7 @@ func (n *Nemesis) resume(ctx context.Context, h Held) error {
 		args = append(args, "--dead")
 	}
 	kill := h.Kill
-	for deadline := time.Now().Add(ends); time.Now().Before(deadline) && ctx.Err() == nil; {
+	for deadline := time.Now().Add(resumeTimeout); time.Now().Before(deadline) && ctx.Err() == nil; {
 		if h.How != history.Over {
 			op := history.HoldOp{Namespace: h.Namespace, Kind: h.How, Rate: h.Rate}
 			n.run(ctx, &op, kill, args...)
@@ -199,37 +202,39 @@ func (n *Nemesis) resume(ctx context.Context, h Held) error {
 				return nil
 			}
 		}
-		patience := asks
+		patience := listPause
 		if kill != 0 || h.How == history.Over {
-			patience = finishes
+			patience = finishTime
 		}
 		if n.ended(ctx, h, patience) {
 			return nil
 		}
 		kill = 0
 	}
-	return fmt.Errorf("%s is still held after %v", h.Namespace, ends)
+	return fmt.Errorf("%s is still held after %v", h.Namespace, resumeTimeout)
 }
 
-// ended waits a while until a hold is no longer in the list, and tells whether it is not.
+// ended waits a while until a hold is no longer in the list, and reports whether it is gone.
 func (n *Nemesis) ended(ctx context.Context, h Held, patience time.Duration) bool {
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
-		op := history.HoldOp{Namespace: h.Namespace, Kind: h.How, Rate: h.Rate, Outcome: history.OK, Invoked: time.Now().UnixMilli()}
+		op := history.HoldOp{Namespace: h.Namespace, Kind: h.How, Rate: h.Rate, Outcome: history.OK,
+			Invoked: time.Now().UnixMilli()}
 		list, err := n.System.Holds(ctx)
 		if _, listed := list[h.Namespace]; err == nil && !listed {
 			op.Ended = time.Now().UnixMilli() + 1
 			n.History.Write(history.Record{Hold: &op})
 			return true
 		}
-		<-time.After(asks)
+		<-time.After(listPause)
 	}
 	return false
 }
 
-// run runs a command of timerd, which is killed after a time if that is not 0, and notes what came of it.
+// run runs a command of timerd and notes the result. It kills the command after kill, or after commandTimeout if kill
+// is 0.
 func (n *Nemesis) run(ctx context.Context, op *history.HoldOp, kill time.Duration, args ...string) {
 	if kill == 0 {
-		kill = commands
+		kill = commandTimeout
 	}
 	ctx, cancel := context.WithTimeout(ctx, kill)
 	defer cancel()

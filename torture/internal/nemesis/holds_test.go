@@ -8,7 +8,7 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
-func TestHoldPlanIsTheSeeds(t *testing.T) {
+func TestHoldPlanFollowsItsSeed(t *testing.T) {
 	a := HoldPlan(7, 10*time.Minute, nil)
 	if fmt.Sprint(a) != fmt.Sprint(HoldPlan(7, 10*time.Minute, nil)) {
 		t.Error("two plans of one seed differ")
@@ -35,7 +35,8 @@ func TestHoldPlanIsTheSeeds(t *testing.T) {
 				t.Errorf("%s holds %+v", c.Kind, h)
 			}
 		}
-		if overlap := c.Kind == HeldOverlap; overlap != (len(c.Holds) == 2) || overlap && c.Holds[0].Namespace == c.Holds[1].Namespace {
+		if overlap := c.Kind == HeldOverlap; overlap != (len(c.Holds) == 2) || overlap &&
+			c.Holds[0].Namespace == c.Holds[1].Namespace {
 			t.Errorf("%s has %+v", c.Kind, c.Holds)
 		}
 	}

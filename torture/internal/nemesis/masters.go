@@ -9,9 +9,10 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/servers"
 )
 
-// onMaster breaks one master of a cluster, while timers repeat and retries are asked for on each of them. It concerns the slots that
-// the master has when that begins.
-func onMaster(breaks func(r *servers.ClusterRedis, ctx context.Context, n int) ([]history.Slots, func() error, error)) injection {
+// onMaster breaks one master of a cluster while timers repeat, and retries are requested, on each master. The fault
+// concerns the slots that the master has at the beginning.
+func onMaster(breaks func(r *servers.ClusterRedis, ctx context.Context, n int) ([]history.Slots, func() error,
+	error)) injection {
 	return func(ctx context.Context, s target, f Fault) (func() error, error) {
 		r, err := s.cluster()
 		if err != nil {
@@ -33,8 +34,8 @@ func onMaster(breaks func(r *servers.ClusterRedis, ctx context.Context, n int) (
 	}
 }
 
-// freezeMaster stops one until its replica has taken over. That concerns all masters: the cluster refuses every key from when it takes
-// this one for failed until then.
+// freezeMaster stops one master until its replica has taken over. The fault concerns all masters: while they consider
+// this one failed and the replica has not taken over, the cluster refuses every key.
 func freezeMaster(ctx context.Context, s target, f Fault) (func() error, error) {
 	r, err := s.cluster()
 	if err != nil {
@@ -43,11 +44,11 @@ func freezeMaster(ctx context.Context, s target, f Fault) (func() error, error) 
 	return r.Freeze(ctx, f.Pick)
 }
 
-// cluster returns the Redis of the shape that has several masters.
+// cluster returns the Redis of a shape with several masters.
 func (t target) cluster() (*servers.ClusterRedis, error) {
 	r, ok := t.Redis.(*servers.ClusterRedis)
 	if !ok {
-		return nil, fmt.Errorf("nemesis: one master alone, no slots, in the shape %s", t.Shape)
+		return nil, fmt.Errorf("nemesis: the shape %s has only one master, and no slots", t.Shape)
 	}
 	return r, nil
 }

@@ -14,28 +14,27 @@ import (
 )
 
 const (
-	// recovers is how long timerd has to recover from a fault: it promises 10 s. A loaded
-	// machine needs more; one that takes longer than this has not recovered.
-	recovers = 60 * time.Second
-	// notices is how long timerd may say that it is ready though it is not: it promises 5 s.
-	notices = 6 * time.Second
-	// audits is how long an audit may take after that.
-	audits = 1500 * time.Millisecond
+	// recoveryTimeout bounds timerd's recovery from a fault. timerd promises 10 s, and a loaded machine needs more.
+	recoveryTimeout = 60 * time.Second
+	// noticeTime is the longest time for which timerd may report ready although it is not. timerd promises 5 s.
+	noticeTime = 6 * time.Second
+	// auditTime is the time for an audit after that.
+	auditTime = 1500 * time.Millisecond
 )
 
 // Nemesis carries out a plan.
 type Nemesis struct {
 	System *servers.System
 	Crowds Crowds
-	// Endpoints returns the n-th of several files for timerd deliver, which all call the same.
+	// Endpoints returns the n-th of several files for timerd deliver. All of them name the same hosts.
 	Endpoints func(n int) string
-	Frail     *lab.Proxy // before the host that timerd deliver calls, and that dies now and then
+	Frail     *lab.Proxy // in front of the host that dies now and then
 	History   *history.Writer
 	Log       *slog.Logger
 }
 
-// Run carries out a plan, step by step. It returns an error where a fault could not be injected
-// or healed: then the run says nothing.
+// Run carries out a plan, step by step. An error means that a fault could not be injected or healed; then the run has
+// no verdict.
 func (n *Nemesis) Run(ctx context.Context, plan []Step) error {
 	for i, step := range plan {
 		if err := n.step(ctx, step); err != nil {
@@ -62,7 +61,7 @@ func (n *Nemesis) step(ctx context.Context, step Step) error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	err := n.System.AwaitReady(ctx, recovers)
+	err := n.System.AwaitReady(ctx, recoveryTimeout)
 	ready := time.Now().UnixMilli()
 	if err != nil {
 		n.Log.Error("timerd has not recovered", "err", err)
@@ -71,9 +70,9 @@ func (n *Nemesis) step(ctx context.Context, step Step) error {
 		r := records[i]
 		r.Hearing = ready
 		if !f.kind.restarts {
-			r.Hearing = max(ready, r.Healed+notices.Milliseconds())
+			r.Hearing = max(ready, r.Healed+noticeTime.Milliseconds())
 		}
-		r.Hearing += audits.Milliseconds()
+		r.Hearing += auditTime.Milliseconds()
 		if err == nil {
 			r.Ready = ready
 		}

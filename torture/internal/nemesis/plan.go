@@ -1,5 +1,5 @@
-// Package nemesis breaks things: a plan of faults that a seed decides, and the carrying out
-// of it, with calm between the faults so that what each does can be told.
+// Package nemesis breaks things. It makes a plan of faults from a seed, and carries it out. Between faults there is a
+// calm time, so that the effects of each fault are distinct.
 package nemesis
 
 import (
@@ -11,14 +11,14 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/servers"
 )
 
-// part is what a fault breaks, in bits. Faults of different parts can be combined.
+// part is a set of broken parts, in bits. Faults of different parts can be combined.
 type part int
 
 const (
 	timerdPart part = 1 << iota
 	redisPart
 	natsPart
-	crowdPart // the producers: nothing is broken, but one of them does too much
+	crowdPart // the producers: one of them sets too many timers
 )
 
 // kind is a kind of fault.
@@ -27,15 +27,15 @@ type kind struct {
 	part     part
 	effect   history.Effect
 	one      bool          // concerns one timerd, not all of them
-	restarts bool          // who is concerned starts anew, and cannot say ready out of habit
+	restarts bool          // the process concerned starts again, so a stale "ready" is impossible
 	delivers bool          // concerns timerd deliver too
-	app      string        // the only one that is concerned, "" for all
-	min, max time.Duration // how long it holds
+	app      string        // the only app concerned, "" for all
+	min, max time.Duration // its length
 	shapes   []servers.Shape
 	inject   injection
 }
 
-// Step is one fault or two at a time.
+// Step is one fault, or two faults at the same time.
 type Step struct {
 	Faults []Fault
 	Calm   time.Duration // after timerd has recovered
@@ -44,18 +44,18 @@ type Step struct {
 // Fault is one fault of a plan.
 type Fault struct {
 	Kind   string
-	Timerd int           // that it concerns, where it concerns one
-	Pick   int           // picks a server, where there are several
+	Timerd int           // the timerd concerned, if the fault concerns one
+	Pick   int           // picks one of several servers
 	Delay  time.Duration // after the beginning of its step
 	Hold   time.Duration
 	kind   kind
 }
 
-// recovery is what a plan reckons with for the recovery from a fault.
+// recovery is the time that a plan allows for the recovery from a fault.
 const recovery = 2 * time.Second
 
-// Plan returns the faults of a run of some length, without some kinds. The same arguments give the same
-// plan. Each kind that the shape has comes before any comes again.
+// Plan returns the faults of a run of some length, without the excluded kinds. The same arguments give the same plan.
+// Each kind of the shape comes once before any kind comes a second time.
 func Plan(seed uint64, shape servers.Shape, length time.Duration, without []string) []Step {
 	random := rand.New(rand.NewPCG(seed, 0))
 	var all, deck []kind

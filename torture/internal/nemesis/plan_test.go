@@ -22,7 +22,7 @@ func text(plan []Step) string {
 	return out
 }
 
-func TestPlanIsTheSeeds(t *testing.T) {
+func TestPlanFollowsItsSeed(t *testing.T) {
 	for _, shape := range servers.Shapes() {
 		a, b := Plan(7, shape, 10*time.Minute, nil), Plan(7, shape, 10*time.Minute, nil)
 		if text(a) != text(b) {
@@ -101,7 +101,8 @@ func TestKindsAreDocumented(t *testing.T) {
 		switch {
 		case i < 0:
 			t.Errorf("docs/inside/torture.md has no row for %q", name)
-		case slices.Contains([]string{MasterSilent, MasterSlow, MasterFrozen}, name) && !strings.HasSuffix(rows[i], "| cluster |"):
+		case slices.Contains([]string{MasterSilent, MasterSlow, MasterFrozen}, name) &&
+			!strings.HasSuffix(rows[i], "| cluster |"):
 			t.Errorf("docs/inside/torture.md: %q comes in a cluster alone: %s", name, rows[i])
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/servers"
 )
 
-// The kinds of troubles: those of timerd deliver, and of a host that it calls.
+// The kinds of troubles: faults of timerd deliver, and of the hosts it calls.
 const (
 	DeliverKilled    = "deliver killed"
 	DeliversKilled   = "delivers killed"
@@ -27,17 +27,17 @@ const (
 	HostSilent       = "host silent"
 )
 
-// Trouble is a fault that concerns webhooks alone.
+// Trouble is a fault of webhooks only.
 type Trouble struct {
 	Kind  string
 	Wait  time.Duration // before it
 	For   time.Duration
 	Pick  int  // picks a timerd deliver
-	Crowd bool // many events are there to be delivered when it begins
+	Crowd bool // many events wait when it begins
 	kind  trouble
 }
 
-// trouble is a kind of them.
+// trouble is a kind of trouble.
 type trouble struct {
 	name     string
 	host     bool // concerns a host, and no timerd deliver
@@ -46,12 +46,12 @@ type trouble struct {
 	inject   func(n *Nemesis, t Trouble) (heal func() error, err error)
 }
 
-// acknowledges is for how long JetStream waits for an acknowledgement before somebody else gets an event.
-const acknowledges = 30 * time.Second
+// ackWait is the time for which JetStream waits for an acknowledgement before it delivers an event to another process.
+const ackWait = 30 * time.Second
 
-// circuit is for how long a host is left alone that was away: it is called again before it is away again, or that would
-// double each time.
-const circuit = 36 * time.Second
+// circuitTime is the time for which an absent host is left alone. The next absence comes after a call, because
+// otherwise the time would double.
+const circuitTime = 36 * time.Second
 
 func troubles() []trouble {
 	const ms = time.Millisecond
@@ -59,23 +59,29 @@ func troubles() []trouble {
 		{name: DeliverKilled, effect: history.Forgets, min: 1 * ms, max: 3000 * ms, inject: killDeliverer},
 		{name: DeliversKilled, effect: history.Forgets, min: 1 * ms, max: 3000 * ms, inject: killDeliverers},
 		{name: DeliverPaused, effect: history.Delays, min: 500 * ms, max: 6000 * ms, inject: pauseDeliverer},
-		{name: DeliverFrozen, effect: history.Delays, min: acknowledges + 1000*ms, max: acknowledges + 4000*ms, inject: pauseDeliverer},
+		{name: DeliverFrozen, effect: history.Delays, min: ackWait + 1000*ms, max: ackWait + 4000*ms,
+			inject: pauseDeliverer},
 		{name: DeliverRestarted, effect: history.Hurries, min: 1 * ms, max: 1500 * ms, inject: restartDeliverer},
 		{name: DeliverCut, effect: history.Delays, min: 300 * ms, max: 5000 * ms, inject: onItsNATS((*lab.Proxy).Cut)},
-		{name: DeliverSilent, effect: history.Delays, min: 1000 * ms, max: 8000 * ms, inject: onItsNATS((*lab.Proxy).Blackhole)},
+		{name: DeliverSilent, effect: history.Delays, min: 1000 * ms, max: 8000 * ms,
+			inject: onItsNATS((*lab.Proxy).Blackhole)},
 		{name: FileChanged, effect: history.Changes, min: 1 * ms, max: 5000 * ms, inject: changeFile},
 		{name: HostDead, host: true, min: 8000 * ms, max: 20_000 * ms, inject: onHost((*lab.Proxy).Cut)},
 		{name: HostSilent, host: true, min: 5000 * ms, max: 12_000 * ms, inject: onHost((*lab.Proxy).Blackhole)},
 	}
 }
 
-// TroublePlans returns the troubles of a run of some length, without some kinds: those of timerd deliver, and those of hosts,
-// which come at the same time. The same arguments give the same plans. Each kind comes before any comes again.
+// TroublePlans returns the troubles of a run of some length, without the excluded kinds: one plan for timerd deliver
+// and one for hosts, to be carried out at the same time. The same arguments give the same plans. Each kind comes once
+// before any kind comes a second time.
 func TroublePlans(seed uint64, length time.Duration, without []string) [][]Trouble {
 	var plans [][]Trouble
 	for _, host := range []bool{false, true} {
 		random := rand.New(rand.NewPCG(seed, 1<<62+uint64(len(plans))))
-		kinds := slices.DeleteFunc(troubles(), func(k trouble) bool { return k.host != host || slices.Contains(without, k.name) })
+		kinds := slices.DeleteFunc(troubles(), func(k trouble) bool {
+			return k.host != host ||
+				slices.Contains(without, k.name)
+		})
 		plans = append(plans, troublePlan(random, length, kinds))
 	}
 	return plans
@@ -90,7 +96,7 @@ func troublePlan(random *rand.Rand, length time.Duration, kinds []trouble) (plan
 				Pick: random.IntN(1 << 16), Crowd: random.IntN(2) == 0, kind: k,
 			}
 			if k.host && len(plan) > 0 {
-				t.Wait += circuit
+				t.Wait += circuitTime
 			}
 			if at += t.Wait + t.For + recovery; at > length {
 				return plan
@@ -101,7 +107,8 @@ func troublePlan(random *rand.Rand, length time.Duration, kinds []trouble) (plan
 	return plan
 }
 
-// Trouble carries out a plan of troubles. Its error says that one could not be made or healed: then the run says nothing.
+// Trouble carries out a plan of troubles. An error means that a trouble could not be made or healed; then the run has
+// no verdict.
 func (n *Nemesis) Trouble(ctx context.Context, plan []Trouble) error {
 	for i, t := range plan {
 		select {
@@ -116,7 +123,7 @@ func (n *Nemesis) Trouble(ctx context.Context, plan []Trouble) error {
 	return nil
 }
 
-// trouble makes one and heals it, and waits until timerd deliver is ready.
+// trouble makes a trouble, heals it, and waits until timerd deliver is ready.
 func (n *Nemesis) trouble(ctx context.Context, t Trouble) error {
 	r := history.Fault{Kind: t.Kind, Effect: t.kind.effect, Apps: []string{history.HookApp}}
 	switch {
@@ -144,7 +151,7 @@ func (n *Nemesis) trouble(ctx context.Context, t Trouble) error {
 	r.Healed = time.Now().UnixMilli()
 	r.Ready = r.Healed
 	if !t.kind.host {
-		err := n.System.AwaitDeliverers(ctx, recovers)
+		err := n.System.AwaitDeliverers(ctx, recoveryTimeout)
 		r.Ready = time.Now().UnixMilli()
 		if err != nil {
 			n.Log.Error("timerd deliver has not recovered", "err", err)
@@ -156,7 +163,7 @@ func (n *Nemesis) trouble(ctx context.Context, t Trouble) error {
 	return nil
 }
 
-// deliverers returns the numbers of all.
+// deliverers returns the numbers of all timerd deliver processes.
 func (n *Nemesis) deliverers() (all []int) {
 	for i := range n.System.Deliverers {
 		all = append(all, i)
@@ -197,8 +204,8 @@ func restartDeliverer(n *Nemesis, t Trouble) (func() error, error) {
 	return d.Start, d.Stop()
 }
 
-// changeFile has one timerd deliver go over to another file, while the others have the old one, and heals it by giving it to
-// all of them.
+// changeFile gives another file to one timerd deliver, while the others keep the old file. It heals the trouble by
+// giving the new file to all of them.
 func changeFile(n *Nemesis, t Trouble) (func() error, error) {
 	if err := n.System.WriteEndpoints(n.Endpoints(t.Pick)); err != nil {
 		return nil, err

@@ -17,7 +17,7 @@ func troubleText(plans [][]Trouble) string {
 	return out
 }
 
-func TestTroublePlansAreTheSeeds(t *testing.T) {
+func TestTroublePlansFollowTheirSeed(t *testing.T) {
 	const length = 10 * time.Minute
 	a := TroublePlans(7, length, nil)
 	if troubleText(a) != troubleText(TroublePlans(7, length, nil)) {

@@ -8,17 +8,17 @@ import (
 )
 
 const (
-	// looks is how often Watch asks who is master.
-	looks = 250 * time.Millisecond
-	// unreplicated is how much of what a master had acknowledged, at most, a failover that nobody
-	// ordered loses: servers take each other for dead after 3 s and agree on it after some more.
-	unreplicated = 10 * time.Second
+	// lookPause is the pause between two looks of Watch for the masters.
+	lookPause = 250 * time.Millisecond
+	// unreplicatedTime is the length of time before an unplanned failover whose acknowledged writes may be lost.
+	// Servers take each other for dead after 3 s, and agree on it some time later.
+	unreplicatedTime = 10 * time.Second
 )
 
-// Watch notes each change of masters until ctx ends, those too that nobody ordered: on a busy machine
-// servers take each other for dead. A history without them would call lost what a failover lost.
+// Watch notes each change of masters until ctx ends, unplanned ones too: on a busy machine servers take each other for
+// dead. Without these notes, the checker would blame timerd for the losses of a failover.
 func (n *Nemesis) Watch(ctx context.Context) {
-	tick := time.NewTicker(looks)
+	tick := time.NewTicker(lookPause)
 	defer tick.Stop()
 	for masters := n.System.Redis.MasterNames(ctx); ; {
 		select {
@@ -34,8 +34,8 @@ func (n *Nemesis) Watch(ctx context.Context) {
 		at := time.Now()
 		f := history.Fault{
 			Kind: "masters changed", Effect: history.Failover, Seen: true,
-			From: at.Add(-unreplicated).UnixMilli(), Healed: at.UnixMilli(),
-			Hearing: at.Add(notices + audits).UnixMilli(), Ready: at.UnixMilli(),
+			From: at.Add(-unreplicatedTime).UnixMilli(), Healed: at.UnixMilli(),
+			Hearing: at.Add(noticeTime + auditTime).UnixMilli(), Ready: at.UnixMilli(),
 		}
 		for i := range n.System.Timerds {
 			f.Timerds = append(f.Timerds, i)

@@ -14,23 +14,25 @@ import (
 )
 
 const (
-	// crowdDelay is after what time a crowd is due.
+	// crowdDelay is the time until a crowd is due.
 	crowdDelay = 1500 * time.Millisecond
-	// batch is how many timers are set in one transaction.
+	// batch is the number of timers set in one transaction.
 	batch = 50
-	// exhausted is how many events of a crowd have their attempts used up: more than timerd has in hand at a time.
+	// exhausted is the number of events without attempts left in a crowd: more than timerd has in hand at a time.
 	exhausted = 200
-	// workers is how many lives of a crowd are told at a time.
+	// workers is the number of lives of a crowd that run at a time.
 	workers = 8
-	// persists is how often those of Repeat are due after the first time: for as long as a master is slow or silent.
-	persists = 7
-	// firstOther numbers the lives of crowds, apart from all others.
+	// crowdRepetitions is the number of repetitions of each timer that Repeat sets. They go on while a master is slow
+	// or silent.
+	crowdRepetitions = 7
+	// firstOther is the first number of the lives of crowds. All other lives have lower numbers.
 	firstOther = 1_000_000_000
 )
 
-// Crowd has an app set more timers than its due, for the same moment as far as that goes, and returns once it has: of the
-// app that dies, requests for a retry of what has no attempts left; of that with giants, giants; of others a multiple of
-// all that is set in a second. It waits until those of webhooks are due. What became of each is in the history.
+// Crowd sets many more timers of an app than usual, as far as possible for the same moment, and returns once they are
+// set. For DeadApp it requests retries without attempts left, for the app with giants it sets giants, and for other
+// apps a multiple of all timers set in a second. For webhooks it also waits until the timers are due. The results are
+// in the history.
 func (p *Producers) Crowd(ctx context.Context, app string) {
 	switch app {
 	case history.DyingApp:
@@ -47,24 +49,25 @@ func (p *Producers) Crowd(ctx context.Context, app string) {
 	}
 }
 
-// other returns a life that no Run begins.
+// other returns a life that Run does not begin.
 func (p *Producers) other(ctx context.Context, t tale) *life {
 	l := p.life(ctx, firstOther+int(p.others.Add(1)))
 	l.name(t)
 	return l
 }
 
-// flood sets n timers that are due in the same ms. What Redis refuses, as when the library is gone for a moment, is asked
-// for again until then.
+// flood sets n timers that are due in the same ms. Until then it repeats calls that Redis refuses, for example while
+// the library is missing for a moment.
 func (p *Producers) flood(ctx context.Context, app string, n int) time.Time {
 	due := time.Now().Add(crowdDelay).UnixMilli()
 	crowd := firstOther + int(p.others.Add(1))
 	for first := 0; first < n; first += batch {
 		asked := make([]history.Op, min(batch, n-first))
 		for i := range asked {
-			// In a cluster those of one transaction are in one slot.
+			// In a cluster the timers of one transaction are in one slot.
 			id := fmt.Sprintf("{%d-%d}-%d", crowd, first/batch, i)
-			asked[i] = history.Op{Key: app + ":" + moduleRun + ":crowd:" + id, Kind: history.Timer, Payload: id, Attempt: 1, At: due}
+			asked[i] = history.Op{Key: app + ":" + moduleRun + ":crowd:" + id, Kind: history.Timer, Payload: id,
+				Attempt: 1, At: due}
 			if app == history.HookApp {
 				asked[i].Key, asked[i].Payload = app+":"+moduleCall+":crowd:"+id, p.hook(id, i)
 			}
@@ -92,7 +95,7 @@ func (p *Producers) giants(ctx context.Context) {
 	}
 }
 
-// exhaust asks for retries of events whose attempts are used up. Each is a dead letter.
+// exhaust requests retries of events whose attempts are used up. Each request becomes a dead letter.
 func (p *Producers) exhaust(ctx context.Context) {
 	const attempts = 2 // of the module
 	p.each(ctx, exhausted, tale{name: "crowd", app: history.DyingApp, module: moduleBrief}, func(l *life) {
@@ -100,22 +103,23 @@ func (p *Producers) exhaust(ctx context.Context) {
 	})
 }
 
-// Repeat sets twice as many timers that repeat as lives begin in a second, and returns once it has. What is missed is made up for. In
-// a cluster each master has some of them.
+// Repeat sets twice as many repeating timers as lives begin in a second, and returns once they are set. They catch up
+// on missed occurrences. In a cluster each master has some of them.
 func (p *Producers) Repeat(ctx context.Context) {
 	p.each(ctx, int(2*p.Rate), tale{name: "repeating", app: history.MainApp, module: moduleRun}, func(l *life) {
-		l.repeat(l.between(500, 1000), l.between(300, 1000), true, persists)
+		l.repeat(l.between(500, 1000), l.between(300, 1000), true, crowdRepetitions)
 	})
 }
 
-// Retry asks for a retry of as many events, of keys of their own, and returns once it has. It needs no Redis.
+// Retry requests retries of as many events, each with a key of its own, and returns once all requests are made. It
+// needs no Redis.
 func (p *Producers) Retry(ctx context.Context) {
 	p.each(ctx, int(2*p.Rate), tale{name: "retrying", app: history.MainApp, module: moduleRun}, func(l *life) {
 		l.retry(ctx, l.event(1, len(delays())+1), l.between(0, 1500), delayed)
 	})
 }
 
-// each tells n lives of a crowd, some at a time, and returns once they are all over.
+// each runs n lives of a crowd, some at a time, and returns once all are over.
 func (p *Producers) each(ctx context.Context, n int, t tale, tell func(*life)) {
 	lives := make(chan *life)
 	var all sync.WaitGroup
@@ -133,7 +137,7 @@ func (p *Producers) each(ctx context.Context, n int, t tale, tell func(*life)) {
 	all.Wait()
 }
 
-// event returns one of the life's key that is due now, as timerd would have published it.
+// event returns an event of the life's key that is due now, as timerd would have published it.
 func (l *life) event(attempt, attempts int) received {
 	key, err := keys.Parse(l.key)
 	if err != nil {

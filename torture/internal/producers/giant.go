@@ -15,8 +15,8 @@ const (
 	maxFields  = 1000
 )
 
-// giant is a timer with a payload as large as it may be, or larger. One of the largest that are allowed is tried again,
-// or a hostile consumer asks for a retry with a payload that is too large.
+// giant is a timer with a payload of the largest size, or larger. A consumer retries some of the largest allowed ones.
+// For others, a hostile consumer requests a retry with a payload that is too large.
 func (l *life) giant() {
 	kind := []history.Kind{history.Set, history.Timer}[l.random.IntN(2)]
 	switch l.random.IntN(4) {
@@ -29,11 +29,12 @@ func (l *life) giant() {
 	}
 }
 
-// manyFields is a hash of more fields than are read.
+// manyFields is a hash with more fields than timerd reads.
 func (l *life) manyFields() {
 	fields := []int{maxFields + 1, 13_000}[l.random.IntN(2)]
 	l.do(history.Op{
-		Key: l.key, Kind: history.Hash, Status: event.StatusTooLarge, Fields: fields, Attempt: 1, TTL: l.long().Milliseconds(),
+		Key: l.key, Kind: history.Hash, Status: event.StatusTooLarge, Fields: fields, Attempt: 1,
+		TTL: l.long().Milliseconds(),
 	})
 }
 
@@ -63,7 +64,7 @@ func (l *life) largest(kind history.Kind) {
 	l.retry(l.ctx, e, l.between(300, 1000), delayed)
 }
 
-// padded returns a payload of a size that no other life has.
+// padded returns a payload of a size, different from the payloads of all other lives.
 func padded(n, size int) string {
 	head := fmt.Sprintf("%d:", n)
 	return head + strings.Repeat("x", size-len(head))

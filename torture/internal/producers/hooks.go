@@ -7,8 +7,8 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
-// hook is a timer whose event is delivered to a receiver of webhooks. Nothing else becomes of its key: it is timerd deliver
-// that has it tried again.
+// hook is a timer whose event goes to a receiver of webhooks. No other operation touches its key, because timerd
+// deliver requests the retries.
 func (l *life) hook() {
 	kind := history.Timer
 	if l.random.IntN(4) == 0 {
@@ -20,7 +20,7 @@ func (l *life) hook() {
 	})
 }
 
-// hook returns a payload that names one of the URLs, the nth or so.
+// hook returns a payload with one of the URLs. n picks the URL.
 func (p *Producers) hook(id string, n int) string {
 	return fmt.Sprintf(`{"order":%q,"notify_url":%q}`, id, p.Hooks[n%len(p.Hooks)])
 }

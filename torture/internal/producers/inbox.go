@@ -19,7 +19,7 @@ type received struct {
 	data []byte
 }
 
-// inbox is a consumer of the stream that hands each event to whoever waits for its key.
+// inbox is a consumer of the stream of firings. It passes each event to the life that waits for its key.
 type inbox struct {
 	nc        *nats.Conn
 	js        jetstream.JetStream
@@ -30,8 +30,9 @@ type inbox struct {
 }
 
 func openInbox(ctx context.Context, url string) (*inbox, error) {
-	// Nothing is kept back to be sent after a reconnect: its outcome would be told too early.
-	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond), nats.ReconnectBufSize(-1))
+	// While disconnected, it buffers no message: the outcome of a buffered message would be recorded too early.
+	nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond),
+		nats.ReconnectBufSize(-1))
 	if err != nil {
 		return nil, fmt.Errorf("producers: %w", err)
 	}
@@ -58,19 +59,19 @@ func (in *inbox) consume(ctx context.Context) (err error) {
 func (in *inbox) receive(msg jetstream.Msg) {
 	e, err := event.Parse(msg.Data())
 	if err != nil {
-		return // the checker will tell
+		return // the checker reports it
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if c := in.waiting[e.Key.String()]; c != nil {
 		select {
 		case c <- received{e, msg.Data()}:
-		default: // nobody waits for so many
+		default: // more events than any life waits for
 		}
 	}
 }
 
-// expect returns where the events of a key will come, from now on, until forget.
+// expect returns the channel for the events of a key, from now on until forget.
 func (in *inbox) expect(key string) <-chan received {
 	in.mu.Lock()
 	defer in.mu.Unlock()

@@ -9,21 +9,21 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
-// life is one key and what happens to it. Its operations follow each other.
+// life is one key, with its operations one after the other.
 type life struct {
 	*Producers
 	ctx    context.Context
 	random *rand.Rand
-	n      int // of the life
-	ops    int // so far
+	n      int // its number
+	ops    int // operations so far
 	key    string
 	module string
-	late   int64      // how late its timers of timer_set fire, in ms; 0 for no limit of their own
-	drop   bool       // what is later is forgotten
-	last   history.Op // that set the timer
+	late   int64      // limit on lateness of its timers of timer_set, in ms; 0 for none of their own
+	drop   bool       // a late timer is dropped
+	last   history.Op // the last one that set the timer
 }
 
-// tale is one kind of life.
+// tale is a kind of life.
 type tale struct {
 	name        string
 	weight      int
@@ -73,7 +73,7 @@ func (l *life) tales() []tale {
 	}
 }
 
-// name gives the key of a tale to the life.
+// name gives the life a key of its tale.
 func (l *life) name(t tale) {
 	l.key, l.module = fmt.Sprintf("%s:%s:%s:%d", t.app, t.module, t.name, l.n), t.module
 }
@@ -92,7 +92,7 @@ func (l *life) long() time.Duration {
 	return l.between(300, most)
 }
 
-// kind returns one that sets a timer.
+// kind returns a kind of operation that sets a timer.
 func (l *life) kind() history.Kind {
 	switch n := l.random.IntN(20); {
 	case n < 9:
@@ -104,8 +104,7 @@ func (l *life) kind() history.Kind {
 	}
 }
 
-// set sets the timer with a payload of its own and tells whether that is certain to have
-// worked.
+// set sets the timer with a new payload, and reports whether it certainly worked.
 func (l *life) set(kind history.Kind, ttl time.Duration) bool {
 	value := fmt.Sprintf("%d-%d", l.n, l.ops)
 	switch {
@@ -117,8 +116,8 @@ func (l *life) set(kind history.Kind, ttl time.Duration) bool {
 	return l.setTo(kind, ttl, value, 1)
 }
 
-// setTo sets the timer. A timer_set whose outcome is unknown is asked for again, with the
-// same due time, as a careful user does.
+// setTo sets the timer. It repeats a timer_set with an unknown outcome, with the same due time, as a careful user
+// would.
 func (l *life) setTo(kind history.Kind, ttl time.Duration, payload string, attempt int) bool {
 	op := history.Op{Key: l.key, Kind: kind, Payload: payload, Attempt: attempt, TTL: ttl.Milliseconds()}
 	switch {
@@ -137,7 +136,7 @@ func (l *life) setTo(kind history.Kind, ttl time.Duration, payload string, attem
 		done = l.do(op)
 	}
 	l.last = done
-	// Whatever waits somewhere must not meet other operations on this key.
+	// A call that still waits in a queue must not meet other operations on this key.
 	return done.Outcome == history.OK && !careful
 }
 
@@ -146,24 +145,23 @@ func (l *life) do(op history.Op) history.Op {
 	return l.on(l.ctx, op)
 }
 
-// change does something to the key that sets nothing, and tells whether it is certain to
-// have worked.
+// change changes the key without setting a timer, and reports whether that certainly worked.
 func (l *life) change(kind history.Kind) bool {
 	return l.do(history.Op{Key: l.key, Kind: kind}).Outcome == history.OK
 }
 
-// until waits until a time before or after the timer is due, by Redis's clock.
+// until waits until a time span before, or after, the timer's due time, by Redis's clock.
 func (l *life) until(after time.Duration) {
 	pause(time.Until(time.UnixMilli(l.last.Due).Add(after)))
 }
 
-// part waits for a part of the timer's delay.
+// part waits for a fraction of the timer's delay.
 func (l *life) part() {
 	left := time.Until(time.UnixMilli(l.last.Due))
 	pause(time.Duration(l.random.Float64() * 0.8 * float64(left)))
 }
 
-// elsewhere is a timer outside the namespaces, which only the functions make.
+// elsewhere is a timer outside the namespaces. Only the function library makes such timers.
 func (l *life) elsewhere() {
 	if l.set(history.Timer, l.long()) && l.random.IntN(3) == 0 {
 		l.part()
@@ -171,7 +169,7 @@ func (l *life) elsewhere() {
 	}
 }
 
-// counted is a timer whose attempt is stated.
+// counted is a timer whose payload or call states an attempt.
 func (l *life) counted() {
 	attempt := 2 + l.random.IntN(9)
 	value := fmt.Sprintf("%d", l.n)
@@ -213,7 +211,7 @@ func (l *life) end() bool {
 	return l.change(history.Cancel)
 }
 
-// cancelled is a timer that is cancelled, and sometimes set again.
+// cancelled is a timer that is cancelled, and sometimes set again after that.
 func (l *life) cancelled() {
 	if !l.set(l.kind(), l.between(500, 8000)) {
 		return
@@ -224,7 +222,7 @@ func (l *life) cancelled() {
 	}
 }
 
-// cancelledLate is a timer that is cancelled just before or after it is due.
+// cancelledLate is a timer that is cancelled just before or just after its due time.
 func (l *life) cancelledLate() {
 	if l.set(l.kind(), l.between(500, 3000)) {
 		l.until(l.between(-30, 300))
@@ -232,7 +230,7 @@ func (l *life) cancelledLate() {
 	}
 }
 
-// forgone is a timer that is cancelled some time after it was due, as long as it may be held.
+// forgone is a timer that is cancelled up to 6 s after its due time. A hold may still keep it then.
 func (l *life) forgone() {
 	if l.set(l.kind(), l.between(300, 3000)) {
 		l.until(l.between(0, 6000))
@@ -240,13 +238,13 @@ func (l *life) forgone() {
 	}
 }
 
-// limited is a timer with a limit of its own on how late it fires.
+// limited is a timer with its own limit on lateness.
 func (l *life) limited() {
 	l.late, l.drop = []int64{500, 2500, 6000}[l.random.IntN(3)], l.random.IntN(2) == 0
 	l.any()
 }
 
-// any is a timer of which nothing special is wanted.
+// any is an ordinary timer.
 func (l *life) any() {
 	switch l.random.IntN(5) {
 	case 0:
@@ -265,7 +263,8 @@ func (l *life) repeated() {
 	l.repeat(l.between(100, 1500), l.between(500, 3000), l.random.IntN(3) > 0, 2+l.random.Int64N(8))
 }
 
-// repeat sets a timer that repeats, so many times after the first. A call whose outcome is unknown is made again, with the same grid.
+// repeat sets a repeating timer with a number of repetitions. It repeats a call with an unknown outcome, with the same
+// grid.
 func (l *life) repeat(every, first time.Duration, catchUp bool, times int64) {
 	op := history.Op{
 		Key: l.key, Kind: history.Repeat, Payload: fmt.Sprintf("%d-repeated", l.n), Attempt: 1,
@@ -277,7 +276,7 @@ func (l *life) repeat(every, first time.Duration, catchUp bool, times int64) {
 	}
 }
 
-// edge is a key that is set again about when it runs out, and again.
+// edge is a key that is set again at about the time it runs out, twice.
 func (l *life) edge() {
 	ok := l.set(l.kind(), l.between(800, 3000))
 	for range 1 + l.random.IntN(2) {
@@ -289,7 +288,7 @@ func (l *life) edge() {
 	}
 }
 
-// patience is how long a consumer waits for an event that is due.
+// patience is a consumer's wait for a due event.
 const patience = 15 * time.Second
 
 // await waits for the next event of the key.
@@ -304,7 +303,7 @@ func (l *life) await(events <-chan received) (received, bool) {
 	}
 }
 
-// again is a key that is set again after it fired.
+// again is a key that is set again after its timer has fired.
 func (l *life) again() {
 	events := l.inbox.expect(l.key)
 	defer l.inbox.forget(l.key)
@@ -318,7 +317,7 @@ func (l *life) again() {
 	}
 }
 
-// delay returns that of the retry of an event, and what is to be asked for.
+// delay returns the delay of an event's retry, and the request for it.
 func (l *life) delay(e received) (time.Duration, asking) {
 	if all := delays(); l.random.IntN(3) == 0 && e.Attempt <= len(all) {
 		return all[e.Attempt-1], policy
@@ -326,7 +325,7 @@ func (l *life) delay(e received) (time.Duration, asking) {
 	return l.between(0, 3000), delayed + asking(l.random.IntN(2))
 }
 
-// retried is a timer whose consumer fails, and is cancelled sometimes.
+// retried is a timer whose consumer fails, and which is sometimes cancelled.
 func (l *life) retried() {
 	events := l.inbox.expect(l.key)
 	defer l.inbox.forget(l.key)
@@ -351,7 +350,7 @@ func (l *life) retried() {
 	}
 }
 
-// beside is a timer that is set anew before the retry of the one before.
+// beside is a timer that is set again before the retry of the earlier one.
 func (l *life) beside() {
 	events := l.inbox.expect(l.key)
 	defer l.inbox.forget(l.key)

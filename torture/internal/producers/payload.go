@@ -10,7 +10,7 @@ import (
 // hashField is the only field of the hashes.
 const hashField = "n"
 
-// hashPayload is what a hash with a value fires with.
+// hashPayload is the payload of a hash with a value.
 func hashPayload(value string) string { return `{"` + hashField + `":"` + value + `"}` }
 
 // hashValue is the inverse of hashPayload.
@@ -23,11 +23,11 @@ func counting(value string, attempt int) string {
 	return fmt.Sprintf(`{"n":%q,"attempt":%d}`, value, attempt)
 }
 
-// countsItself tells whether a payload states an attempt.
+// countsItself reports whether a payload states an attempt.
 func countsItself(payload string) bool { return event.Attempt([]byte(payload)) > 1 }
 
-// firesAs returns the attempt as which a timer fires whose payload states one: more than the policy of most keys allows is
-// no retry count.
+// firesAs returns the attempt of a timer whose payload states an attempt. A number above the policy of most keys is no
+// attempt.
 func firesAs(stated int) int {
 	if stated > len(delays())+1 {
 		return 1

@@ -1,5 +1,5 @@
-// Package producers sets, changes, cancels and retries timers as the users of timerd do, and
-// writes down what they know of each operation.
+// Package producers sets, changes, cancels and retries timers as the users of timerd do, and records the known outcome
+// of each operation.
 package producers
 
 import (
@@ -18,55 +18,56 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
-// The modules of keys: those of the second have two attempts, the others as many as there
-// are delays, plus one. Those of the last two have limits on how late they fire.
+// The modules of keys. Timers of the second module have two attempts, others one more than there are delays. The last
+// two modules have limits on lateness.
 const (
 	moduleRun      = "run"
 	moduleBrief    = "brief"
 	modulePrompt   = "prompt"
-	moduleFleeting = "fleeting" // it is forgotten what is later
+	moduleFleeting = "fleeting" // late timers are dropped
 	moduleCall     = "call"     // of webhooks that are tried many times
 )
 
-// limit is how late the timers fire that have a module with a limit, and none of their own.
+// limit is the limit on lateness of the modules that have one, for timers without their own.
 const limit = 2500 * time.Millisecond
 
-// Limits returns the TIMERD_LATE that the producers reckon with.
+// Limits returns the TIMERD_LATE that the producers expect.
 func Limits() string {
 	return "*:" + modulePrompt + "=" + limit.String() + "; *:" + moduleFleeting + "=" + limit.String() + " drop"
 }
 
-// delays are those of the policy of most keys.
+// delays are the delays of most keys' policy.
 func delays() []time.Duration {
 	return []time.Duration{300 * time.Millisecond, 700 * time.Millisecond, 1500 * time.Millisecond, 3 * time.Second}
 }
 
-// Policies returns the TIMERD_RETRY that the producers reckon with.
+// Policies returns the TIMERD_RETRY that the producers expect.
 func Policies() string {
 	var all []string
 	for _, d := range delays() {
 		all = append(all, d.String())
 	}
 	usual := strings.Join(all, ",")
-	return "*:" + moduleBrief + ":*=300ms; " + history.HookApp + "=" + usual + strings.Repeat(",3s", webhookRetries) + "; *=" + usual
+	return "*:" + moduleBrief + ":*=300ms; " + history.HookApp + "=" + usual + strings.Repeat(",3s", webhookRetries) +
+		"; *=" + usual
 }
 
-// webhookRetries is how many further ones webhooks have, but for those with two attempts.
+// webhookRetries is the number of further delays for webhooks, except the ones with two attempts.
 const webhookRetries = 4
 
-// Redis is what the producers need of Redis.
+// Redis is a deployment of Redis, as far as the producers need it.
 type Redis interface {
 	Node(ctx context.Context, key string) (*redis.Client, error)
 	Refresh(ctx context.Context)
 }
 
-// Producers begins lives of keys: each one a short tale of operations on a key of its own, one
-// after the other. Run and Crowd may be called at the same time.
+// Producers runs lives: each is a short tale of operations on a key of its own, one after the other. Run and Crowd may
+// be called at the same time.
 type Producers struct {
 	Redis      Redis
-	Replicated bool // an operation counts once a replica has it
+	Replicated bool // an operation has worked once a replica has it
 	NATSURL    string
-	Hooks      []string // URLs of the receivers of webhooks; the more often one is in there, the more it is called
+	Hooks      []string // URLs of the receivers of webhooks; repeated ones get more calls
 	History    *history.Writer
 	Seed       uint64
 	Rate       float64       // lives begun per second
@@ -76,7 +77,7 @@ type Producers struct {
 	others atomic.Int64 // lives begun by Crowd
 }
 
-// Open connects to NATS. It comes before Run and Crowd. The caller closes the Producers once those have returned.
+// Open connects to NATS. Call it before Run and Crowd. The caller closes the Producers after these have returned.
 func (p *Producers) Open(ctx context.Context) (err error) {
 	p.inbox, err = openInbox(ctx, p.NATSURL)
 	return err
@@ -102,7 +103,7 @@ func (p *Producers) Run(ctx context.Context) {
 	}
 }
 
-// live lives the nth life, which the seed decides.
+// live runs the nth life. The seed decides its operations.
 func (p *Producers) live(ctx context.Context, n int) {
 	l := p.life(ctx, n)
 	tales := l.tales()
@@ -125,21 +126,22 @@ func (p *Producers) life(ctx context.Context, n int) *life {
 	return &life{Producers: p, ctx: ctx, random: rand.New(rand.NewPCG(p.Seed, uint64(n)+1)), n: n}
 }
 
-// asking is what a request for retry asks for.
+// asking is the kind of a retry request.
 type asking int
 
 const (
-	policy    asking = iota // the delay of the policy
-	delayed                 // one of its own
-	postponed               // one of its own, and the same attempt
+	policy    asking = iota // with the delay of the policy
+	delayed                 // with its own delay
+	postponed               // with its own delay, and the same attempt
 )
 
-// retry publishes an event for retry until it is acknowledged, and returns whether it was. It
-// is one operation however often it is published: so timerd promises.
+// retry publishes a retry request until it is acknowledged, and reports whether it was. A request that is published
+// repeatedly is still one operation: timerd promises that.
 func (p *Producers) retry(ctx context.Context, e received, delay time.Duration, by asking) bool {
 	op := history.Op{
 		Key: e.Key.String(), Kind: history.Retry, Payload: string(e.Data), Attempt: e.Attempt, Max: e.MaxAttempts,
-		TTL: delay.Milliseconds(), EventID: e.ID, Origin: e.FirstID(), Postponed: by == postponed, Status: e.Status, Due: e.Due.UnixMilli(), Outcome: history.Unknown,
+		TTL: delay.Milliseconds(), EventID: e.ID, Origin: e.FirstID(), Postponed: by == postponed, Status: e.Status,
+		Due: e.Due.UnixMilli(), Outcome: history.Unknown,
 		Invoked: time.Now().UnixMilli(),
 	}
 	tries := retryTries

@@ -14,19 +14,19 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
-// replicated is how long an operation waits for its replica. Without it a failover may lose
-// what was acknowledged, and its outcome is unknown.
-const replicated = 500 * time.Millisecond
+// replicaWait is an operation's wait for a replica. Without a replica a failover may lose the acknowledged write, so
+// the outcome is unknown.
+const replicaWait = 500 * time.Millisecond
 
-// on executes an operation on Redis and returns it with what became of it.
+// on makes an operation on Redis and returns it with its outcome.
 func (p *Producers) on(ctx context.Context, op history.Op) history.Op {
 	ops := []history.Op{op}
 	p.onAll(ctx, ops)
 	return ops[0]
 }
 
-// onAll executes operations on Redis in one transaction, on keys of one slot, and writes down what became of each. The clock is
-// read before and after them, in the same transaction.
+// onAll makes operations in one transaction, on keys of one slot, and records each outcome. It reads the clock of Redis
+// before and after them, in the same transaction.
 func (p *Producers) onAll(ctx context.Context, ops []history.Op) {
 	invoked := time.Now().UnixMilli()
 	errs := p.transact(ctx, ops)
@@ -44,7 +44,7 @@ func (p *Producers) onAll(ctx context.Context, ops []history.Op) {
 	}
 }
 
-// outcome returns what is known of an operation by its error.
+// outcome returns the outcome of an operation, from its error.
 func outcome(err error) history.Outcome {
 	var refused redis.Error
 	var dial *net.OpError
@@ -59,10 +59,10 @@ func outcome(err error) history.Outcome {
 	return history.Unknown
 }
 
-// errNotReplicated says that no replica is known to have a write.
-var errNotReplicated = errors.New("no replica has it")
+// errNotReplicated means that no replica is known to have a write.
+var errNotReplicated = errors.New("no replica has the write")
 
-// transact executes operations and returns the error of each.
+// transact makes operations in one transaction, and returns the error of each.
 func (p *Producers) transact(ctx context.Context, ops []history.Op) []error {
 	errs := make([]error, len(ops))
 	fail := func(err error) []error {
@@ -73,7 +73,7 @@ func (p *Producers) transact(ctx context.Context, ops []history.Op) []error {
 	}
 	node, err := p.Redis.Node(ctx, ops[0].Key)
 	if err != nil {
-		return fail(fmt.Errorf("%w: %w", &net.OpError{Op: "dial", Err: err}, err)) // nobody was asked
+		return fail(fmt.Errorf("%w: %w", &net.OpError{Op: "dial", Err: err}, err)) // no server got the command
 	}
 	conn := node.Conn()
 	defer func() { _ = conn.Close() }()
@@ -98,7 +98,7 @@ func (p *Producers) transact(ctx context.Context, ops []history.Op) []error {
 	return fail(p.replicate(ctx, conn))
 }
 
-// read takes the reply of an operation into it.
+// read stores the reply of an operation in the operation.
 func read(op *history.Op, reply *redis.Cmd, expires *redis.DurationCmd) error {
 	value, err := reply.Result()
 	if err != nil {
@@ -118,12 +118,12 @@ func read(op *history.Op, reply *redis.Cmd, expires *redis.DurationCmd) error {
 	return nil
 }
 
-// replicate waits until a replica has what was written by a connection.
+// replicate waits until a replica has the writes of a connection.
 func (p *Producers) replicate(ctx context.Context, conn *redis.Conn) error {
 	if !p.Replicated {
 		return nil
 	}
-	switch have, err := conn.Do(ctx, "WAIT", 1, replicated.Milliseconds()).Int(); {
+	switch have, err := conn.Do(ctx, "WAIT", 1, replicaWait.Milliseconds()).Int(); {
 	case err != nil:
 		return fmt.Errorf("%w: %w", errNotReplicated, err)
 	case have < 1:
@@ -148,7 +148,8 @@ func command(ctx context.Context, tx redis.Pipeliner, op history.Op) *redis.Cmd 
 	case history.Cancel:
 		return tx.Do(ctx, "FCALL", "timer_cancel", 1, op.Key)
 	case history.Repeat:
-		args := []any{"FCALL", "timer_repeat", 1, op.Key, op.Payload, "EVERY", op.Every, "FROM", op.At, "UNTIL", op.Until}
+		args := []any{"FCALL", "timer_repeat", 1, op.Key, op.Payload, "EVERY", op.Every, "FROM", op.At, "UNTIL",
+			op.Until}
 		if op.CatchUp {
 			args = append(args, "CATCHUP", time.Hour.Milliseconds())
 		}

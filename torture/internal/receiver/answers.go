@@ -10,36 +10,37 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
-// role is how a host behaves.
+// role is the behaviour of a host.
 type role int
 
 const (
-	steady role = iota // it always answers
-	fixed              // the same, and its URL is in the file of endpoints
-	flaky              // it fails now and then, in every way there is
-	frail              // it answers while it is there, see Frail
+	steady role = iota // always answers
+	fixed              // the same, with its URL in the file of endpoints
+	flaky              // fails now and then, in all ways
+	frail              // always answers, but is absent now and then; see Frail
 )
 
 func roles() []role { return []role{steady, fixed, flaky, frail} }
 
 const (
-	// timeout is that of a call, and hangs how long a host does not answer: longer.
-	timeout = 3 * time.Second
-	hangs   = 2 * timeout
-	// thinks is how long a host takes for an answer at most, so that a timerd deliver dies with calls under way.
-	thinks = 400 * time.Millisecond
-	// fails is the part of its calls, in percent, that a flaky host fails: half of them would open its circuit.
-	fails = 40
+	// timeout is the timeout of a call. hangTime, longer, is the time for which a hanging host does not answer.
+	timeout  = 3 * time.Second
+	hangTime = 2 * timeout
+	// slowestAnswer is the longest time that a host takes to answer. It is long enough for a timerd deliver to die
+	// during calls.
+	slowestAnswer = 400 * time.Millisecond
+	// failedShare is the share of its calls, in percent, that a flaky host fails. At 50 its circuit would open.
+	failedShare = 40
 )
 
-// answer is what a host makes of a call.
+// answer is a host's answer to a call.
 type answer struct {
 	after  time.Duration
 	status int         // 0: the connection is closed instead
 	header http.Header // further ones
 }
 
-// failures are the ways in which a flaky host fails.
+// failures are the failures of a flaky host.
 func failures() []answer {
 	return []answer{
 		{status: http.StatusInternalServerError},
@@ -48,7 +49,7 @@ func failures() []answer {
 		{status: http.StatusTooManyRequests, header: http.Header{"Retry-After": {"2"}}},
 		{status: http.StatusNotFound},
 		{status: http.StatusFound, header: http.Header{"Location": {"/elsewhere"}}},
-		{after: hangs},
+		{after: hangTime},
 		{},
 	}
 }
@@ -59,15 +60,15 @@ func (h *host) choose(path string, random *rand.Rand) answer {
 	switch {
 	case path == history.PathGone:
 		a.status = http.StatusGone
-	case h.role == flaky && !h.good.Load() && random.IntN(100) < fails:
+	case h.role == flaky && !h.good.Load() && random.IntN(100) < failedShare:
 		all := failures()
 		a = all[random.IntN(len(all))]
 	}
-	a.after += time.Duration(random.Int64N(int64(thinks)))
+	a.after += time.Duration(random.Int64N(int64(slowestAnswer)))
 	return a
 }
 
-// wait waits until it is time to answer, and tells whether it is: the caller may have gone, or everything end.
+// wait waits until the time for the answer. It returns false if the caller is gone or the receiver is closed.
 func (a answer) wait(caller, ending context.Context) bool {
 	select {
 	case <-time.After(a.after):
@@ -78,10 +79,10 @@ func (a answer) wait(caller, ending context.Context) bool {
 	return false
 }
 
-// write answers, and returns once that is on its way.
+// write sends the answer, and returns once it is on its way.
 func (a answer) write(w http.ResponseWriter) {
 	maps.Copy(w.Header(), a.header)
 	w.Header().Set("Content-Length", "0")
 	w.WriteHeader(a.status)
-	_ = http.NewResponseController(w).Flush() // who called may have died
+	_ = http.NewResponseController(w).Flush() // the caller may have died
 }

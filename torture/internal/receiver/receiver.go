@@ -1,5 +1,4 @@
-// Package receiver is who timerd deliver calls in a torture run: several hosts, of which some fail. It writes down each
-// call.
+// Package receiver has the hosts that timerd deliver calls in a torture run; some of them fail. It records each call.
 package receiver
 
 import (
@@ -25,16 +24,16 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
-// deliverer is the header in which a timerd deliver says which it is: 1.3 is number 1, started for the third time.
+// deliverer is the name of the header that identifies a timerd deliver: 1.3 is number 1, started for the third time.
 const deliverer = "X-Torture-Deliverer"
 
 // maxBody bounds a call, in bytes.
 const maxBody = 1 << 20
 
-// Receiver is all hosts.
+// Receiver has all hosts.
 type Receiver struct {
 	history *history.Writer
-	secret  string // that calls are signed with
+	secret  string // signs the calls
 	webhook *standardwebhooks.Webhook
 	hosts   map[role]*host
 	seed    uint64
@@ -45,7 +44,7 @@ type Receiver struct {
 	serving sync.WaitGroup
 }
 
-// host is where calls go to. The proxy before it can be broken.
+// host is a host that timerd deliver calls. The proxy in front of it can be broken.
 type host struct {
 	*Receiver
 	role   role
@@ -53,11 +52,11 @@ type host struct {
 	proxy  *lab.Proxy
 }
 
-// New starts all hosts. The caller closes the Receiver. The seed decides how hosts fail that fail now and then, and report
-// is told what goes wrong in a proxy.
+// New starts all hosts. The caller closes the Receiver. The seed decides the failures of flaky hosts. report gets the
+// faults of a proxy.
 func New(w *history.Writer, seed uint64, report func(error)) (*Receiver, error) {
 	key := make([]byte, 24)
-	_, _ = crypto.Read(key) // which never fails
+	_, _ = crypto.Read(key) // never fails
 	secret := "whsec_" + base64.StdEncoding.EncodeToString(key)
 	webhook, err := standardwebhooks.NewWebhook(secret)
 	if err != nil {
@@ -95,19 +94,19 @@ func (r *Receiver) open(role role, report func(error)) error {
 	return nil
 }
 
-// Frail is the proxy before the host that dies now and then.
+// Frail is the proxy in front of the host that dies now and then.
 func (r *Receiver) Frail() *lab.Proxy { return r.hosts[frail].proxy }
 
-// Recover has all hosts answer as they should from now on.
+// Recover makes all hosts answer without failures from now on.
 func (r *Receiver) Recover() { r.good.Store(true) }
 
-// ends is how long calls under way may take to end at last, which nothing keeps from it.
-const ends = 10 * time.Second
+// endTimeout bounds the end of the last calls; no host delays these.
+const endTimeout = 10 * time.Second
 
-// Close ends all hosts and returns once all calls are written down.
+// Close ends all hosts, and returns once the history has all calls.
 func (r *Receiver) Close() error {
 	r.end()
-	ctx, cancel := context.WithTimeout(context.Background(), ends)
+	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
 	var errs []error
 	for _, h := range r.hosts {
@@ -118,26 +117,27 @@ func (r *Receiver) Close() error {
 	return errors.Join(errs...)
 }
 
-// URLs returns those to call, the more often one is in there the more.
+// URLs returns the URLs of the hosts. Hosts that should get more calls occur several times.
 func (r *Receiver) URLs() []string {
 	url := func(role role, path string) string { return "http://" + r.hosts[role].proxy.Addr() + path }
 	return []string{
-		url(steady, history.PathUsual), url(steady, history.PathUsual), url(steady, history.PathUsual), url(steady, history.PathGone),
+		url(steady, history.PathUsual), url(steady, history.PathUsual), url(steady, history.PathUsual),
+		url(steady, history.PathGone),
 		url(flaky, history.PathUsual), url(flaky, history.PathUsual), url(flaky, history.PathUsual),
 		url(frail, history.PathUsual), url(frail, history.PathUsual), url(frail, history.PathUsual),
 	}
 }
 
-// Steady returns the hosts that always answer, of which Fixed is one.
+// Steady returns the hosts that always answer; Fixed is one of them.
 func (r *Receiver) Steady() []string { return []string{r.hosts[steady].proxy.Addr(), r.Fixed()} }
 
-// Fixed returns the host that is in the file of endpoints.
+// Fixed returns the host in the file of endpoints.
 func (r *Receiver) Fixed() string { return r.hosts[fixed].proxy.Addr() }
 
-// Endpoints returns a file of endpoints of timerd deliver, for which it has to have the variables of Environment: the n-th of
-// several, which call the same receiver for each timer, by entries that are other ones, wider and narrower, overlap, and
-// stand in another order. No two are the same bytes, since a group goes back to a file only in a process that goes by its
-// present one.
+// Endpoints returns the n-th of several files of endpoints for timerd deliver, which also needs the variables of
+// Environment. All files call the same receiver for each timer, but by different entries: wider or narrower ones, with
+// overlaps, in another order. The bytes of no two files are the same, because a group goes back to a former file only
+// through a process with the present file.
 func (r *Receiver) Endpoints(n int) string {
 	files := [][]string{
 		{"*"},
@@ -148,7 +148,8 @@ func (r *Receiver) Endpoints(n int) string {
 	var text strings.Builder
 	fmt.Fprintf(&text, "# file %d\nendpoints:\n", n)
 	entry := func(match, url string) {
-		fmt.Fprintf(&text, "- match: '%s:%s'\n  url: '%s'\n  timeout: %v\n  secrets: [env:TORTURE_SECRET]\n  allow_private: [127.0.0.1]\n  hosts: [127.0.0.1]\n  ports: any\n  headers: {%s: env:TORTURE_DELIVERER}\n",
+		fmt.Fprintf(&text, "- match: '%s:%s'\n  url: '%s'\n  timeout: %v\n  secrets: [env:TORTURE_SECRET]\n  "+
+			"allow_private: [127.0.0.1]\n  hosts: [127.0.0.1]\n  ports: any\n  headers: {%s: env:TORTURE_DELIVERER}\n",
 			history.HookApp, match, url, timeout, deliverer)
 	}
 	entry(history.ModuleFixed, "http://"+r.Fixed()+history.PathUsual)
@@ -158,12 +159,12 @@ func (r *Receiver) Endpoints(n int) string {
 	return text.String()
 }
 
-// Environment returns the variables that a timerd deliver needs for that: which it is, and how often it was started.
+// Environment returns the variables for a timerd deliver: its number, and the number of its starts.
 func (r *Receiver) Environment(number, start int) []string {
 	return []string{"TORTURE_SECRET=" + r.secret, fmt.Sprintf("TORTURE_DELIVERER=%d.%d", number, start)}
 }
 
-// ServeHTTP answers a call and writes it down. One of which not all has come is none.
+// ServeHTTP answers a call and records it. An incomplete call is not recorded.
 func (h *host) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	body, err := io.ReadAll(http.MaxBytesReader(w, request.Body, maxBody))
 	if err != nil {
@@ -182,11 +183,11 @@ func (h *host) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	c.Answered = time.Now().UnixMilli() + 1
 	h.history.Write(history.Record{Call: &c})
 	if c.Status == 0 {
-		panic(http.ErrAbortHandler) // which closes the connection
+		panic(http.ErrAbortHandler) // closes the connection
 	}
 }
 
-// read reads what was called, and checks it as a receiver has to.
+// read reads a call, and verifies it as a user's receiver would.
 func (r *Receiver) read(c *history.Call, header http.Header, body []byte) error {
 	c.WebhookID = header.Get(standardwebhooks.HeaderWebhookID)
 	number, start, _ := strings.Cut(header.Get(deliverer), ".")
@@ -201,7 +202,8 @@ func (r *Receiver) read(c *history.Call, header http.Header, body []byte) error 
 	if err != nil {
 		return err
 	}
-	c.Key, c.EventID, c.Origin, c.Attempt, c.Payload = e.Key.String(), e.ID, e.FirstID(), e.Attempt, history.Digest(string(e.Data))
+	c.Key, c.EventID, c.Origin, c.Attempt, c.Payload = e.Key.String(), e.ID, e.FirstID(), e.Attempt,
+		history.Digest(string(e.Data))
 	if err := r.webhook.Verify(body, header); err != nil {
 		return err
 	}
@@ -209,7 +211,7 @@ func (r *Receiver) read(c *history.Call, header http.Header, body []byte) error 
 		return fmt.Errorf("the webhook-id is %s, want %s", c.WebhookID, want)
 	}
 	if c.Path != history.PathUsual && c.Path != history.PathGone {
-		return fmt.Errorf("nobody has asked for a call of %q", c.Path)
+		return fmt.Errorf("no operation has requested a call of %q", c.Path)
 	}
 	return nil
 }

@@ -28,7 +28,10 @@ type caller struct {
 
 func newCaller(t *testing.T) *caller {
 	t.Helper()
-	c := &caller{t: t, client: http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}, log: filepath.Join(t.TempDir(), "history")}
+	c := &caller{t: t, client: http.Client{CheckRedirect: func(*http.Request,
+		[]*http.Request) error {
+		return http.ErrUseLastResponse
+	}}, log: filepath.Join(t.TempDir(), "history")}
 	w, err := history.Create(c.log)
 	if err != nil {
 		t.Fatal(err)
@@ -40,7 +43,7 @@ func newCaller(t *testing.T) *caller {
 	return c
 }
 
-// calls ends the receiver and returns what it wrote down.
+// calls ends the receiver and returns its record.
 func (c *caller) calls() []history.Call {
 	c.t.Helper()
 	c.client.CloseIdleConnections()
@@ -84,7 +87,8 @@ func signed(ctx context.Context, url, secret string) (*http.Request, error) {
 	key := keys.Key{App: history.HookApp, Module: "call", Type: "call", ID: "1"}
 	now := time.Now().Truncate(time.Millisecond)
 	e := event.Event{
-		ID: keys.EventID(key.String(), now.UnixMilli(), 1), Type: event.TypeFired, Key: key, Time: now, Due: now, Attempt: 1, MaxAttempts: 5,
+		ID: keys.EventID(key.String(), now.UnixMilli(), 1), Type: event.TypeFired, Key: key, Time: now, Due: now,
+		Attempt: 1, MaxAttempts: 5,
 		Trigger: "deadline", Data: []byte("1"),
 	}
 	body := e.AppendJSON(nil)
@@ -107,7 +111,7 @@ func signed(ctx context.Context, url, secret string) (*http.Request, error) {
 	return request, nil
 }
 
-// What each host makes of a call, and what is written down of it.
+// Each host's answer to a call, and its record.
 func TestCalls(t *testing.T) {
 	c := newCaller(t)
 	url := func(role role, path string) string { return "http://" + c.hosts[role].proxy.Addr() + path }
@@ -138,10 +142,14 @@ func TestCalls(t *testing.T) {
 	if len(calls) != 6 {
 		t.Fatalf("%d calls: %+v", len(calls), calls)
 	}
-	for i, want := range []string{"", "", "", "no matching signature found", `nobody has asked for a call of "/elsewhere"`, ""} {
+	for i, want := range []string{"", "", "", "no matching signature found",
+		`no operation has requested a call of "/elsewhere"`, ""} {
 		got := calls[i]
-		if !strings.HasSuffix(got.Fault, want) || (got.Fault == "") != (want == "") || got.WebhookID != strings.ReplaceAll(got.EventID, ".", "%2E") || got.Origin != got.EventID || got.Key != "hook:call:call:1" || got.Attempt != 1 ||
-			got.Payload != "1" || got.Deliverer != 1 || got.Start != 3 || got.At == 0 || got.Answered < got.At || got.Status == 0 {
+		if !strings.HasSuffix(got.Fault, want) || (got.Fault == "") != (want == "") ||
+			got.WebhookID != strings.ReplaceAll(got.EventID, ".", "%2E") || got.Origin != got.EventID ||
+			got.Key != "hook:call:call:1" || got.Attempt != 1 ||
+			got.Payload != "1" || got.Deliverer != 1 || got.Start != 3 || got.At == 0 || got.Answered < got.At ||
+			got.Status == 0 {
 			t.Errorf("call %d: %+v, want the fault %q", i, got, want)
 		}
 	}

@@ -14,10 +14,10 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
-// shown is how many violations are told in full.
+// shown is the number of violations reported in full.
 const shown = 20
 
-// Write writes a verdict as a table, and the tales of the first violations.
+// Write writes a verdict as a table, with the tales of the first violations.
 func Write(w io.Writer, r *checker.Report) error {
 	for i, v := range r.Violations {
 		if i == shown {
@@ -31,7 +31,8 @@ func Write(w io.Writer, r *checker.Report) error {
 		fmt.Fprintln(w)
 	}
 	for _, f := range r.Unready {
-		fmt.Fprintf(w, "NOT RECOVERED: timerds %v, deliverers %v after %s at %d\n", f.Timerds, f.Deliverers, f.Kind, f.From)
+		fmt.Fprintf(w, "NOT RECOVERED: timerds %v, deliverers %v after %s at %d\n", f.Timerds, f.Deliverers, f.Kind,
+			f.From)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(t, "seed %d, %s, %d timerds\n", r.Run.Seed, r.Run.Shape, r.Run.Timerds)
@@ -52,12 +53,13 @@ func operations(t io.Writer, r *checker.Report) {
 	fmt.Fprintln(t, "operation\tok\tfailed\tunknown\tfirings judged strictly")
 	for _, kind := range slices.Sorted(maps.Keys(r.Ops)) {
 		n := r.Ops[kind]
-		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\n", kind, n[history.OK], n[history.Failed], n[history.Unknown], r.Judged[kind])
+		fmt.Fprintf(t, "%s\t%d\t%d\t%d\t%d\n", kind, n[history.OK], n[history.Failed], n[history.Unknown],
+			r.Judged[kind])
 	}
 	fmt.Fprintln(t)
 }
 
-// holds shows the commands about holds, and what became of timers that did not fire as most do.
+// holds shows the commands about holds, and the timers with an unusual end.
 func holds(t io.Writer, r *checker.Report) {
 	fmt.Fprintln(t, "command\tok\tunknown\t\t")
 	for _, kind := range slices.Sorted(maps.Keys(r.Holds)) {
@@ -69,11 +71,11 @@ func holds(t io.Writer, r *checker.Report) {
 	fmt.Fprintf(t, "released at a rate\t%d\n", e.Spaced)
 	fmt.Fprintf(t, "shifted\t%d\n", e.Shifted)
 	fmt.Fprintf(t, "dead letters of a resume\t%d\n", e.Buried)
-	fmt.Fprintf(t, "dead letters of what was late\t%d\n", e.TooLate)
+	fmt.Fprintf(t, "dead letters of late timers\t%d\n", e.TooLate)
 	fmt.Fprintf(t, "forgotten\t%d\n\n", e.Dropped)
 }
 
-// lateness shows how late firings were, by the fault that they were due in.
+// lateness shows the lateness of firings, by the fault at their due times.
 func lateness(t io.Writer, r *checker.Report) {
 	late := map[string][]int64{}
 	for _, s := range r.Lateness {
@@ -87,12 +89,13 @@ func lateness(t io.Writer, r *checker.Report) {
 	for _, phase := range slices.SortedFunc(maps.Keys(phases), order) {
 		all := late[phase]
 		slices.Sort(all)
-		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%s\n", phase, r.Faults[phase], len(all), at(all, 0.5), at(all, 0.99), at(all, 1))
+		fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\t%s\n", phase, r.Faults[phase], len(all), at(all, 0.5), at(all, 0.99),
+			at(all, 1))
 	}
 	fmt.Fprintln(t)
 }
 
-// order has calm come first.
+// order sorts phases, with calm first.
 func order(a, b string) int {
 	switch {
 	case a == checker.Calm:
@@ -103,7 +106,7 @@ func order(a, b string) int {
 	return cmp.Compare(a, b)
 }
 
-// innocents shows how late timers were that no fault concerned, by the fault that was there for others.
+// innocents shows the lateness of innocent timers, by the fault that concerned other timers.
 func innocents(t io.Writer, r *checker.Report) {
 	fmt.Fprintln(t, "innocent, beside\t\tfirings\tlate p50\tp99\tmax, ms")
 	row := func(name string, all []int64) {
@@ -126,7 +129,7 @@ func innocents(t io.Writer, r *checker.Report) {
 	fmt.Fprintln(t)
 }
 
-// at shows the value below which a part of them are.
+// at formats the value that a part of the sorted values does not exceed.
 func at(sorted []int64, part float64) string {
 	if len(sorted) == 0 {
 		return "-"
@@ -140,7 +143,7 @@ func verdict(t io.Writer, r *checker.Report) {
 	fmt.Fprintf(t, "had to fire\t%d\n", r.Strict)
 	fmt.Fprintf(t, "must not fire\t%d\n", r.Forbidden)
 	fmt.Fprintf(t, "free to fire or not\t%d\n", r.Lenient)
-	fmt.Fprintf(t, "messages that say nothing\t%d\n", r.Unjudged)
+	fmt.Fprintf(t, "messages without a verdict\t%d\n", r.Unjudged)
 	fmt.Fprintf(t, "schedule empty at the end\t%v\n", r.Drained)
 	for _, class := range checker.Classes() {
 		fmt.Fprintf(t, "%s\t%d\n", class, r.Count(class))

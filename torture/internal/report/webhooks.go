@@ -8,7 +8,7 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
-// webhooks shows what became of the events that timerd deliver delivered.
+// webhooks shows the results of timerd deliver's events.
 func webhooks(t io.Writer, r *checker.Report) {
 	w := r.Webhooks
 	fmt.Fprintf(t, "webhooks\t%d\n", w.Origins)
@@ -28,8 +28,9 @@ func webhooks(t io.Writer, r *checker.Report) {
 	for _, row := range []struct {
 		name string
 		late []int64
-	}{{"beside none that is away", w.Calm}, {"beside one that is away", w.Beside}} {
-		fmt.Fprintf(t, "%s\t\t%d\t%s\t%s\t%s\n", row.name, len(row.late), at(row.late, 0.5), at(row.late, 0.99), at(row.late, 1))
+	}{{"while all hosts answer", w.Calm}, {"while one host is away", w.Beside}} {
+		fmt.Fprintf(t, "%s\t\t%d\t%s\t%s\t%s\n", row.name, len(row.late), at(row.late, 0.5), at(row.late, 0.99),
+			at(row.late, 1))
 	}
 	fmt.Fprintln(t)
 }

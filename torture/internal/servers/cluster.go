@@ -14,7 +14,7 @@ import (
 
 const clusterMasters = 3
 
-// ClusterNodeTimeout is after what silence the nodes of a cluster take one for failed.
+// ClusterNodeTimeout is the silence after which the nodes of a cluster consider a node failed.
 const ClusterNodeTimeout = 3 * time.Second
 
 // ClusterRedis is a cluster of three masters with a replica each.
@@ -38,27 +38,27 @@ func newCluster(ctx context.Context) (*ClusterRedis, error) {
 		addrs = append(addrs, s.Addr())
 	}
 	c.client = redis.NewClusterClient(&redis.ClusterOptions{
-		Addrs: addrs, MaxRedirects: -1, MaxRetries: -1, ReadTimeout: operation, WriteTimeout: operation,
+		Addrs: addrs, MaxRedirects: -1, MaxRetries: -1, ReadTimeout: operationTimeout, WriteTimeout: operationTimeout,
 	})
 	c.Refresh(ctx)
 	return c, nil
 }
 
-// Mode implements Redis, as the methods that follow do.
+// Mode implements Redis, like the following methods.
 func (c *ClusterRedis) Mode() string { return "cluster" }
 
 // URL names all nodes.
 func (c *ClusterRedis) URL() string { return asTimerd(c.cluster.URL()) }
 
-// Addr is empty: the nodes tell where the slots are.
+// Addr is empty, because timerd learns the nodes' addresses from the cluster.
 func (c *ClusterRedis) Addr() string { return "" }
 
-// Node returns the master of a key's slot, as far as is known.
+// Node returns the master of a key's slot, as far as known.
 func (c *ClusterRedis) Node(ctx context.Context, key string) (*redis.Client, error) {
 	return c.client.MasterForKey(ctx, key)
 }
 
-// Masters returns those that say that they are.
+// Masters returns the nodes that call themselves masters.
 func (c *ClusterRedis) Masters(ctx context.Context) ([]*redis.Client, error) {
 	masters, err := c.threeMasters(ctx)
 	if err != nil {
@@ -71,7 +71,7 @@ func (c *ClusterRedis) Masters(ctx context.Context) ([]*redis.Client, error) {
 	return all, nil
 }
 
-// threeMasters returns the masters, and an error if there are not as many as there should be.
+// threeMasters returns the masters. It returns an error unless there are three.
 func (c *ClusterRedis) threeMasters(ctx context.Context) ([]*devserver.Redis, error) {
 	masters := c.cluster.Masters(ctx)
 	if len(masters) != clusterMasters {
@@ -80,17 +80,17 @@ func (c *ClusterRedis) threeMasters(ctx context.Context) ([]*devserver.Redis, er
 	return masters, nil
 }
 
-// Refresh has the client look again at who has which slot.
+// Refresh makes the client read the map of slots again.
 func (c *ClusterRedis) Refresh(ctx context.Context) { c.client.ReloadState(ctx) }
 
-// awaitWhole waits until each master has its replica and all agree that the cluster works.
+// awaitWhole waits until each master has its replica and all nodes agree that the cluster works.
 func (c *ClusterRedis) awaitWhole(ctx context.Context) error {
 	err := c.cluster.AwaitOK(ctx)
 	c.Refresh(ctx)
 	return err
 }
 
-// Kill kills one master. Mending waits until its replica is promoted, and starts it again.
+// Kill kills one master. The repair waits until its replica is promoted, and starts the node again.
 func (c *ClusterRedis) Kill(ctx context.Context, n int) (mend func() error, err error) {
 	masters, err := c.threeMasters(ctx)
 	if err != nil {
@@ -103,8 +103,7 @@ func (c *ClusterRedis) Kill(ctx context.Context, n int) (mend func() error, err 
 	}, victim.Kill()
 }
 
-// Failover has a replica take over from its master, which is at work, and returns once all
-// agree.
+// Failover makes a replica take over from its running master, and returns once all nodes agree.
 func (c *ClusterRedis) Failover(ctx context.Context, n int) error {
 	replicas := c.cluster.Replicas(ctx)
 	if len(replicas) != clusterMasters {
@@ -115,8 +114,8 @@ func (c *ClusterRedis) Failover(ctx context.Context, n int) error {
 	return err
 }
 
-// MoveSlot moves a slot that has keys from one master to another, and returns which. It is -1 if the
-// master has no keys. The servers move it by themselves, in one step, where they can and that is asked for; else it is moved key by key.
+// MoveSlot moves a slot with keys from one master to another, and returns its number, or -1 if the master has no keys.
+// If inOneStep is set, the servers move the slot by themselves, in one step; otherwise the slot moves key by key.
 func (c *ClusterRedis) MoveSlot(ctx context.Context, n int, inOneStep bool) (slot int64, err error) {
 	masters, err := c.threeMasters(ctx)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
-// The cluster keeps what is in it through failovers, moves of slots, and the silence and the death of a master.
+// The cluster keeps its data through failovers, moves of slots, and the silence and the death of a master.
 func TestClusterIsWholeAfterEachFault(t *testing.T) {
 	testenv.NoLeaks(t)
 	c, err := newCluster(t.Context())
@@ -113,7 +113,8 @@ func (c *ClusterRedis) answers(ctx context.Context, n int, silent []history.Slot
 			}
 		case !asked: // once: it takes its time
 			asked = true
-			hasty := redis.NewClient(&redis.Options{Addr: node.Options().Addr, ReadTimeout: 100 * time.Millisecond, MaxRetries: -1})
+			hasty := redis.NewClient(&redis.Options{Addr: node.Options().Addr, ReadTimeout: 100 * time.Millisecond,
+				MaxRetries: -1})
 			err := hasty.Get(ctx, key(i)).Err()
 			if err := errors.Join(hasty.Close(), silence(err)); err != nil {
 				return err
@@ -126,7 +127,7 @@ func (c *ClusterRedis) answers(ctx context.Context, n int, silent []history.Slot
 	return nil
 }
 
-// silence returns an error unless err tells of none other than that nobody answered.
+// silence returns an error unless err means only that nobody answered.
 func silence(err error) error {
 	var timeout net.Error
 	if errors.As(err, &timeout) && timeout.Timeout() {

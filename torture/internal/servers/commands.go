@@ -12,16 +12,17 @@ import (
 	"time"
 )
 
-// Command runs a command of timerd, which reaches Redis without a proxy, and kills it when ctx ends. It tells whether the
-// command warned of replicas.
+// Command runs a command of timerd, which reaches Redis without a proxy, and kills it when ctx ends. It reports whether
+// the command warned about replicas.
 func (s *System) Command(ctx context.Context, args ...string) (warned bool, err error) {
 	_, stderr, err := s.command(ctx, args...)
 	return strings.Contains(stderr, "replica"), err
 }
 
-// Holds returns the list of holds: since when, in ms, each namespace is held. It is in there until everything is released.
+// Holds returns the list of holds: for each namespace the beginning of its hold, in ms. A namespace stays in the list
+// until all of its timers are released.
 func (s *System) Holds(ctx context.Context) (map[string]int64, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*operation)
+	ctx, cancel := context.WithTimeout(ctx, 2*operationTimeout)
 	defer cancel()
 	stdout, _, err := s.command(ctx, "holds", "--json")
 	if err != nil {
@@ -48,7 +49,8 @@ func (s *System) command(ctx context.Context, args ...string) (stdout, stderr st
 	cmd := exec.CommandContext(ctx, s.program, args...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = s.environment, &out, &complaint
 	if err = cmd.Run(); err != nil {
-		err = fmt.Errorf("servers: timerd %s: %w: %s", strings.Join(args, " "), err, strings.TrimSpace(complaint.String()))
+		err = fmt.Errorf("servers: timerd %s: %w: %s", strings.Join(args, " "), err,
+			strings.TrimSpace(complaint.String()))
 	}
 	return out.String(), complaint.String(), err
 }

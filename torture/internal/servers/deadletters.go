@@ -9,17 +9,17 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
-// FillDeadLetters has the stream of dead letters take no more than it has.
+// FillDeadLetters makes the stream of dead letters accept no more messages.
 func (n *NATS) FillDeadLetters(ctx context.Context) error {
 	return n.limitDeadLetters(ctx, func(has uint64) int64 { return int64(max(has, 1)) })
 }
 
-// EmptyDeadLetters makes room for all that come.
+// EmptyDeadLetters makes the stream of dead letters accept all messages again.
 func (n *NATS) EmptyDeadLetters(ctx context.Context) error {
 	return n.limitDeadLetters(ctx, func(uint64) int64 { return -1 })
 }
 
-// limitDeadLetters sets how many messages the stream takes, by how many it has.
+// limitDeadLetters sets the stream's limit of messages. limit gets the present number of messages.
 func (n *NATS) limitDeadLetters(ctx context.Context, limit func(has uint64) int64) error {
 	nc, err := nats.Connect(n.URL())
 	if err != nil {

@@ -12,22 +12,24 @@ import (
 	"github.com/timerd-io/timerd/internal/devserver"
 )
 
-// The ballast are keys with a long TTL that leave something to evict after the timers, so that Redis refuses no write.
-// In a cluster some are on each master.
+// ballast is keys with a long TTL. Redis can evict them after the timers, so it refuses no write. In a cluster each
+// master has some.
 const (
 	ballastKeys  = 96
 	ballastBytes = 128 << 10
 	ballastTTL   = 3600
-	// evicts is by how many bytes Redis has to make room: more than all keys of timers take.
-	evicts = 1 << 20
+	// evictBytes is the number of bytes that Redis has to free: more than the keys of all timers take.
+	evictBytes = 1 << 20
 )
 
-// Evict has each master of Redis evict keys that have a TTL, those first that run out first: the timers'.
+// Evict makes each master evict keys with a TTL. Redis evicts first the keys that run out first: the timers' keys.
 func (s *System) Evict(ctx context.Context) error {
 	ballast := strings.Repeat("b", ballastBytes)
 	for i := range ballastKeys {
 		name := "ballast:" + strconv.Itoa(i)
-		err := s.onNode(ctx, name, func(c *redis.Client) error { return c.Do(ctx, "SET", name, ballast, "EX", ballastTTL).Err() })
+		err := s.onNode(ctx, name, func(c *redis.Client) error {
+			return c.Do(ctx, "SET", name, ballast, "EX", ballastTTL).Err()
+		})
 		if err != nil {
 			return err
 		}
@@ -50,14 +52,15 @@ func evict(ctx context.Context, c *redis.Client) error {
 	}
 	return errors.Join(
 		c.ConfigSet(ctx, "maxmemory-policy", "volatile-ttl").Err(),
-		c.ConfigSet(ctx, "maxmemory", strconv.FormatInt(used-evicts, 10)).Err(),
+		c.ConfigSet(ctx, "maxmemory", strconv.FormatInt(used-evictBytes, 10)).Err(),
 	)
 }
 
-// EndEviction sets the policy right, as timerd doctor advises, and takes the limit away.
+// EndEviction corrects the policy, as timerd doctor advises, and removes the limit.
 func (s *System) EndEviction(ctx context.Context) error {
 	err := s.onServers(func(c *redis.Client) error {
-		return errors.Join(c.ConfigSet(ctx, "maxmemory-policy", "noeviction").Err(), c.ConfigSet(ctx, "maxmemory", "0").Err())
+		return errors.Join(c.ConfigSet(ctx, "maxmemory-policy", "noeviction").Err(),
+			c.ConfigSet(ctx, "maxmemory", "0").Err())
 	})
 	for i := range ballastKeys {
 		name := "ballast:" + strconv.Itoa(i)
@@ -66,7 +69,7 @@ func (s *System) EndEviction(ctx context.Context) error {
 	return err
 }
 
-// onNode does something to the master that has a key, whoever that becomes meanwhile.
+// onNode calls a function with the master that has a key. It tries again if the master changes meanwhile.
 func (s *System) onNode(ctx context.Context, key string, do func(*redis.Client) error) error {
 	return devserver.Until(ctx, startTimeout, func() error {
 		c, err := s.Redis.Node(ctx, key)

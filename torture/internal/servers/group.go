@@ -13,11 +13,11 @@ import (
 	"github.com/timerd-io/timerd/internal/devserver"
 )
 
-// operation bounds one command.
-const operation = 5 * time.Second
+// operationTimeout bounds one command.
+const operationTimeout = 5 * time.Second
 
-// durable returns what all servers have: what is acknowledged is on the disk. The program is the one
-// that devserver.BinaryEnv names.
+// durable returns the options of all servers: acknowledged writes are on disk. The program is the one in
+// devserver.BinaryEnv.
 func durable() []devserver.RedisOption {
 	return []devserver.RedisOption{
 		devserver.Binary(os.Getenv(devserver.BinaryEnv)),
@@ -27,21 +27,21 @@ func durable() []devserver.RedisOption {
 	}
 }
 
-// newClient returns a client that tries each operation once, so that what is known of it is known of
-// one attempt.
+// newClient returns a client that tries each operation once, so that its outcome is the outcome of one attempt.
 func newClient(server *devserver.Redis) *redis.Client {
 	return redis.NewClient(&redis.Options{
-		Addr: server.Addr(), MaxRetries: -1, ReadTimeout: operation, WriteTimeout: operation, DialerRetries: 1,
+		Addr: server.Addr(), MaxRetries: -1, ReadTimeout: operationTimeout, WriteTimeout: operationTimeout,
+		DialerRetries: 1,
 	})
 }
 
-// group is several servers whose roles change.
+// group is a set of servers whose roles change.
 type group struct {
 	servers []*devserver.Redis
-	clients []*redis.Client // of each server
+	clients []*redis.Client // by server
 }
 
-// add takes servers that run into the group, which closes them.
+// add adds running servers to the group. The group closes them.
 func (g *group) add(servers ...*devserver.Redis) {
 	for _, s := range servers {
 		g.servers = append(g.servers, s)
@@ -54,7 +54,7 @@ func (g *group) client(server *devserver.Redis) *redis.Client {
 	return g.clients[slices.Index(g.servers, server)]
 }
 
-// at returns which server has an address.
+// at returns the number of the server with an address.
 func (g *group) at(addr string) (int, error) {
 	i := slices.IndexFunc(g.servers, func(s *devserver.Redis) bool { return s.Addr() == addr })
 	if i < 0 {
@@ -63,7 +63,7 @@ func (g *group) at(addr string) (int, error) {
 	return i, nil
 }
 
-// masters returns which servers say that they are masters.
+// masters returns the servers that call themselves masters.
 func (g *group) masters(ctx context.Context) []int {
 	var all []int
 	for i, s := range g.servers {
@@ -77,7 +77,7 @@ func (g *group) masters(ctx context.Context) []int {
 // MasterNames implements Redis.
 func (g *group) MasterNames(ctx context.Context) string { return fmt.Sprint(g.masters(ctx)) }
 
-// awaitMaster waits until one server is the master and all others are its replicas, in step with it.
+// awaitMaster waits until one server is the master and all others are its replicas, in step with the master.
 func (g *group) awaitMaster(ctx context.Context) error {
 	err := devserver.Until(ctx, startTimeout, func() error {
 		masters := g.masters(ctx)
@@ -94,7 +94,7 @@ func (g *group) awaitMaster(ctx context.Context) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("servers: one master, and replicas in step: not within %v: %w", startTimeout, err)
+		return fmt.Errorf("servers: no single master with all replicas in step within %v: %w", startTimeout, err)
 	}
 	return nil
 }

@@ -18,22 +18,22 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
-// natsVariable makes this program be a nats-server: the path of its configuration file.
+// natsVariable is the environment variable that turns this program into a nats-server. Its value is the path of the
+// configuration file.
 const natsVariable = "TIMERD_TORTURE_NATS"
 
-// NATS is a nats-server with JetStream on files, a process of its own, which syncs each
-// message to the disk before it acknowledges it. timerd is a user of its own, whose rights can be
-// taken away; who names no user may do everything.
+// NATS is a nats-server with JetStream on files. It is a separate process, and syncs each message to disk before the
+// acknowledgement. timerd has its own user, whose rights can be taken away. A client without a user has all rights.
 type NATS struct {
 	dir     string
 	port    int
 	process atomic.Pointer[devserver.Process]
 }
 
-// denied is what NATS refuses timerd where it is told to.
+// denied are the subjects that NATS can refuse to timerd.
 const denied = "timers.*." + history.DeniedApp + ".>"
 
-// configuration is that of the server. The rights come last.
+// configuration is the server's configuration. The rights come last.
 const configuration = `server_name: torture
 listen: %q
 log_file: %q
@@ -63,19 +63,20 @@ func newNATS(ctx context.Context, dir string) (*NATS, error) {
 	return n, nil
 }
 
-// configure writes the configuration file, with a subject that timerd may not publish to; "" is none.
+// configure writes the configuration file. denied is a subject that timerd may not publish to, or "".
 func (n *NATS) configure(deny string) error {
 	if deny != "" {
 		deny = strconv.Quote(deny)
 	}
-	return os.WriteFile(n.configFile(), fmt.Appendf(nil, configuration, n.Addr(), n.logFile(), n.dir, timerdUser, deny), 0o600)
+	return os.WriteFile(n.configFile(), fmt.Appendf(nil, configuration, n.Addr(), n.logFile(), n.dir, timerdUser, deny),
+		0o600)
 }
 
-// Deny takes the right from timerd to publish events of the denied app, Allow gives it back. They return once the server
-// has taken it in.
+// Deny takes away timerd's right to publish events of the denied app. It returns once the server has applied the
+// change.
 func (n *NATS) Deny(ctx context.Context) error { return n.reload(ctx, denied) }
 
-// Allow is the opposite of Deny.
+// Allow gives the right of Deny back.
 func (n *NATS) Allow(ctx context.Context) error { return n.reload(ctx, "") }
 
 func (n *NATS) reload(ctx context.Context, deny string) error {
@@ -91,7 +92,7 @@ func (n *NATS) reload(ctx context.Context, deny string) error {
 	})
 }
 
-// reloads returns how often the server has taken in its configuration anew.
+// reloads returns the number of times that the server has reloaded its configuration.
 func (n *NATS) reloads() int {
 	log, _ := os.ReadFile(n.logFile()) // without a log nothing was reloaded
 	return strings.Count(string(log), "Reloaded server configuration")
@@ -106,7 +107,7 @@ func (n *NATS) Addr() string { return devserver.Address(n.port) }
 // URL returns the server's URL.
 func (n *NATS) URL() string { return "nats://" + n.Addr() }
 
-// timerdURL returns the URL by which timerd reaches the server at an address.
+// timerdURL returns timerd's URL for the server at an address.
 func timerdURL(addr string) string { return "nats://" + timerdUser + ":" + timerdUser + "@" + addr }
 
 // Start starts the server and returns once it accepts connections. Its error wraps syscall.EADDRINUSE
@@ -140,7 +141,8 @@ func (n *NATS) Start(ctx context.Context) error {
 
 func (n *NATS) endedAtStart(p *devserver.Process) error {
 	err := fmt.Errorf("servers: nats-server on %s ended with exit code %d, see %s", n.Addr(), p.ExitCode(), n.logFile())
-	if log, _ := os.ReadFile(n.logFile()); strings.Contains(string(log), "address already in use") { // without a log the code has to do
+	if log, _ := os.ReadFile(n.logFile()); strings.Contains(string(log), "address already in use") {
+		// Without a log, the exit code has to be enough.
 		err = fmt.Errorf("%w: %w", syscall.EADDRINUSE, err)
 	}
 	return err
@@ -160,8 +162,8 @@ func kill(p *devserver.Process) error {
 	return nil
 }
 
-// BeNATS makes this process a nats-server if it was started as one, and tells so once that
-// has ended. main calls it first.
+// BeNATS turns this process into a nats-server if it was started as one. It returns true once that has ended. main
+// calls it first.
 func BeNATS() (was bool, err error) {
 	configFile, was := os.LookupEnv(natsVariable)
 	if !was {

@@ -32,7 +32,7 @@ func single(t *testing.T, clock *lab.Clock) (*System, *SingleRedis) {
 	return &System{Shape: Standalone, Redis: r}, r
 }
 
-func TestRestartAhead(t *testing.T) {
+func TestRedisRestartsWithAClockAhead(t *testing.T) {
 	clock, err := lab.NewClock(t.Context(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func TestRightsTaken(t *testing.T) {
 	reads(history.NarrowApp, true)
 }
 
-// Most of the timers' keys go, what has no TTL stays, and Redis refuses no write.
+// Most of the timers' keys go, keys without a TTL stay, and Redis refuses no write.
 func TestEviction(t *testing.T) {
 	ctx := t.Context()
 	s, r := single(t, nil)
@@ -119,7 +119,7 @@ func TestEviction(t *testing.T) {
 		t.Fatal(err)
 	}
 	if left, err := r.client.Keys(ctx, "[bsw]*").Result(); err != nil || len(left) != 2 {
-		t.Errorf("%v, %v: want what has no TTL and no ballast", left, err)
+		t.Errorf("%v, %v: want the keys without TTL that are no ballast", left, err)
 	}
 	config, err := r.client.ConfigGet(ctx, "maxmemory*").Result()
 	if err != nil || config["maxmemory"] != "0" || config["maxmemory-policy"] != "noeviction" {
@@ -127,6 +127,7 @@ func TestEviction(t *testing.T) {
 	}
 }
 
+// The faults of subjects and dead letters take effect for timerd's user alone, and end when healed.
 func TestDeniedSubjectAndFullDeadLetters(t *testing.T) {
 	ctx := t.Context()
 	n, err := newNATS(ctx, filepath.Join(t.TempDir(), "nats"))
@@ -139,7 +140,8 @@ func TestDeniedSubjectAndFullDeadLetters(t *testing.T) {
 		}
 	}()
 	refused := make(chan error, 10)
-	nc, err := nats.Connect(timerdURL(n.Addr()), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { refused <- err }))
+	nc, err := nats.Connect(timerdURL(n.Addr()), nats.ErrorHandler(
+		func(_ *nats.Conn, _ *nats.Subscription, err error) { refused <- err }))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +150,8 @@ func TestDeniedSubjectAndFullDeadLetters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, subject := range map[string]string{history.FiredStream: "timers.fired.>", history.DeadStream: "timers.dead.>"} {
+	for name, subject := range map[string]string{history.FiredStream: "timers.fired.>",
+		history.DeadStream: "timers.dead.>"} {
 		if _, err := js.CreateStream(ctx, jetstream.StreamConfig{Name: name, Subjects: []string{subject}}); err != nil {
 			t.Fatal(err)
 		}
@@ -179,7 +182,8 @@ func TestDeniedSubjectAndFullDeadLetters(t *testing.T) {
 	if err := n.FillDeadLetters(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := js.Publish(ctx, "timers.dead.a.b.c", nil); err == nil || !strings.Contains(err.Error(), "maximum messages exceeded") {
+	if _, err := js.Publish(ctx, "timers.dead.a.b.c", nil); err == nil ||
+		!strings.Contains(err.Error(), "maximum messages exceeded") {
 		t.Errorf("a full stream answered %v", err)
 	}
 	if err := n.EmptyDeadLetters(ctx); err != nil {

@@ -6,8 +6,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Pending returns how many timers the schedule holds, those that are firing included, on
-// all masters.
+// Pending returns the number of timers in the schedule on all masters, firing ones included.
 func Pending(ctx context.Context, r Redis) (int64, error) {
 	masters, err := r.Masters(ctx)
 	if err != nil {

@@ -10,18 +10,18 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
-// timerdUser is the user that timerd is, in Redis and in NATS, and its password.
+// timerdUser is the name of timerd's user in Redis and in NATS, and also the password.
 const timerdUser = "timerd"
 
-// asTimerd returns a URL of Redis that names timerd's user.
+// asTimerd returns a URL of Redis with timerd's user.
 func asTimerd(url string) string {
 	return strings.Replace(url, "://", "://"+timerdUser+":"+timerdUser+"@", 1)
 }
 
-// allRights are those of timerd's user in Redis.
+// allRights are the rights of timerd's user in Redis.
 func allRights() []string { return []string{"~*", "&*", "+@all"} }
 
-// narrowRights are those that name the apps, all but one.
+// narrowRights are the rights to named apps only: to all apps except the narrow one.
 func narrowRights() []string {
 	rights := []string{"resetkeys", "~timerd:*", "~" + history.ElsewhereApp + ":*"}
 	for _, app := range history.Namespaces() {
@@ -32,10 +32,10 @@ func narrowRights() []string {
 	return rights
 }
 
-// TakeRights takes timerd's rights to the keys of the narrow app, on all servers of Redis. GiveRights gives them back.
+// TakeRights takes away timerd's rights to the keys of the narrow app, on all servers of Redis.
 func (s *System) TakeRights(ctx context.Context) error { return s.setRights(ctx, narrowRights()) }
 
-// GiveRights is the opposite of TakeRights.
+// GiveRights gives the rights of TakeRights back.
 func (s *System) GiveRights(ctx context.Context) error { return s.setRights(ctx, allRights()) }
 
 func (s *System) setRights(ctx context.Context, rights []string) error {
@@ -46,7 +46,7 @@ func (s *System) setRights(ctx context.Context, rights []string) error {
 	return s.onServers(func(c *redis.Client) error { return c.Do(ctx, args...).Err() })
 }
 
-// onServers does something to each server of Redis.
+// onServers calls a function with each server of Redis.
 func (s *System) onServers(do func(*redis.Client) error) error {
 	var errs []error
 	for _, c := range s.Redis.Servers() {

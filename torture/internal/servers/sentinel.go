@@ -14,14 +14,14 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv/lab"
 )
 
-// sentinelDownAfter is after what silence the sentinel takes the master for dead.
+// sentinelDownAfter is the silence after which the sentinel considers the master dead.
 const sentinelDownAfter = 2 * time.Second
 
-// SentinelRedis is a master and a replica that a sentinel watches.
+// SentinelRedis is a master and a replica, with a sentinel that watches them.
 type SentinelRedis struct {
 	group
 	sentinel *lab.Sentinel
-	master   atomic.Int32 // which server was last known to be the master
+	master   atomic.Int32 // the number of the last known master
 }
 
 func newSentinel(ctx context.Context) (*SentinelRedis, error) {
@@ -54,15 +54,15 @@ func (s *SentinelRedis) start(ctx context.Context) error {
 	return err
 }
 
-// Mode implements Redis, as the methods that follow do.
+// Mode implements Redis, like the following methods.
 func (s *SentinelRedis) Mode() string { return "sentinel" }
 
-// URL is that of the sentinel. The user in it would be the sentinel's.
+// URL names the sentinel. It has no user, because that would be the sentinel's.
 func (s *SentinelRedis) URL() string {
 	return s.sentinel.URL() + "&username=" + timerdUser + "&password=" + timerdUser
 }
 
-// Addr is empty: the sentinel tells where the master is.
+// Addr is empty, because timerd asks the sentinel for the master's address.
 func (s *SentinelRedis) Addr() string { return "" }
 
 // Node returns the master.
@@ -70,20 +70,20 @@ func (s *SentinelRedis) Node(context.Context, string) (*redis.Client, error) {
 	return s.clients[s.master.Load()], nil
 }
 
-// Masters returns the one.
+// Masters returns the only master.
 func (s *SentinelRedis) Masters(ctx context.Context) ([]*redis.Client, error) {
 	c, err := s.Node(ctx, "")
 	return []*redis.Client{c}, err
 }
 
-// Refresh asks the sentinel.
+// Refresh asks the sentinel for the master.
 func (s *SentinelRedis) Refresh(ctx context.Context) {
 	if i, err := s.current(ctx); err == nil {
 		s.master.Store(int32(i))
 	}
 }
 
-// current returns which server the sentinel takes for the master.
+// current returns the number of the server that the sentinel considers the master.
 func (s *SentinelRedis) current(ctx context.Context) (int, error) {
 	addr, err := s.sentinel.Master(ctx)
 	if err != nil {
@@ -92,8 +92,8 @@ func (s *SentinelRedis) current(ctx context.Context) (int, error) {
 	return s.at(addr)
 }
 
-// Kill kills the master. Mending waits until the replica is promoted, starts the old master
-// again and waits until it is the replica.
+// Kill kills the master. The repair waits until the replica is promoted, starts the old master again, and waits until
+// that is the replica.
 func (s *SentinelRedis) Kill(ctx context.Context, _ int) (mend func() error, err error) {
 	i, err := s.current(ctx)
 	if err != nil {
@@ -104,8 +104,8 @@ func (s *SentinelRedis) Kill(ctx context.Context, _ int) (mend func() error, err
 	}, s.servers[i].Kill()
 }
 
-// Failover has the sentinel promote the replica, with the master at work, and returns once
-// that has become the replica.
+// Failover makes the sentinel promote the replica although the master works, and returns once the old master has become
+// the replica.
 func (s *SentinelRedis) Failover(ctx context.Context) error {
 	i, err := s.current(ctx)
 	if err != nil {
@@ -122,7 +122,7 @@ func (s *SentinelRedis) awaitPromotion(ctx context.Context, old int) error {
 	return devserver.Until(ctx, startTimeout, func() error {
 		i, err := s.current(ctx)
 		if err == nil && (i == old || !slices.Contains(s.masters(ctx), i)) {
-			err = errors.New("servers: nobody is promoted")
+			err = errors.New("servers: no server has been promoted")
 		}
 		if err == nil {
 			s.master.Store(int32(i))
@@ -131,7 +131,7 @@ func (s *SentinelRedis) awaitPromotion(ctx context.Context, old int) error {
 	})
 }
 
-// awaitWhole waits until the master has its replica, and the sentinel knows.
+// awaitWhole waits until the master has its replica, and the sentinel knows both.
 func (s *SentinelRedis) awaitWhole(ctx context.Context) error {
 	return errors.Join(s.awaitMaster(ctx), s.sentinel.AwaitReplica(ctx))
 }

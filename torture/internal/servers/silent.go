@@ -11,14 +11,14 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/history"
 )
 
-// The turns of a slow master: for how long it is stopped, and then at work.
+// The turns of a slow master: the time for which it is stopped, and the time for which it then works.
 const (
 	stopped = 150 * time.Millisecond
 	atWork  = 30 * time.Millisecond
 )
 
-// Silence stops one master, which then neither answers nor refuses, and returns the slots that it has. If it is mended well within
-// ClusterNodeTimeout, it stays the master.
+// Silence stops one master, which then neither answers nor refuses, and returns its slots. If the repair comes well
+// within ClusterNodeTimeout, the server stays a master.
 func (c *ClusterRedis) Silence(ctx context.Context, n int) (slots []history.Slots, mend func() error, err error) {
 	victim, slots, err := c.victim(ctx, n)
 	if err != nil {
@@ -27,7 +27,8 @@ func (c *ClusterRedis) Silence(ctx context.Context, n int) (slots []history.Slot
 	return slots, func() error { return errors.Join(victim.Resume(), c.awaitWhole(ctx)) }, victim.Pause()
 }
 
-// Slow stops one master again and again until it is mended, so that each answer takes long, and returns the slots that it has.
+// Slow stops one master again and again until its repair, so that each answer takes long. It returns the master's
+// slots.
 func (c *ClusterRedis) Slow(ctx context.Context, n int) (slots []history.Slots, mend func() error, err error) {
 	victim, slots, err := c.victim(ctx, n)
 	if err != nil {
@@ -44,7 +45,8 @@ func (c *ClusterRedis) Slow(ctx context.Context, n int) (slots []history.Slots, 
 	}, nil
 }
 
-// inTurns stops a server and lets it go on until end is closed. Then it is at work, unless there is an error.
+// inTurns stops a server and lets it go on, in turns, until end is closed. After that the server works, unless there
+// was an error.
 func inTurns(s *devserver.Redis, end <-chan struct{}) error {
 	for {
 		if err := s.Pause(); err != nil {
@@ -62,7 +64,8 @@ func inTurns(s *devserver.Redis, end <-chan struct{}) error {
 	}
 }
 
-// Freeze stops one master. Mending waits until its replica is promoted, and lets it go on as the replica of that.
+// Freeze stops one master. The repair waits until the replica is promoted, and then lets the old master go on as its
+// replica.
 func (c *ClusterRedis) Freeze(ctx context.Context, n int) (mend func() error, err error) {
 	victim, _, err := c.victim(ctx, n)
 	if err != nil {
@@ -74,7 +77,7 @@ func (c *ClusterRedis) Freeze(ctx context.Context, n int) (mend func() error, er
 	}, victim.Pause()
 }
 
-// withoutMaster returns an error unless there are as many masters as there should be without a server, which is not asked.
+// withoutMaster returns an error unless the right number of masters remains. It does not ask the named server.
 func (c *ClusterRedis) withoutMaster(ctx context.Context, silent *devserver.Redis) error {
 	masters := 0
 	for _, s := range c.servers {
@@ -88,7 +91,7 @@ func (c *ClusterRedis) withoutMaster(ctx context.Context, silent *devserver.Redi
 	return nil
 }
 
-// victim returns the master that n picks, and its slots.
+// victim returns the master with number n, and its slots.
 func (c *ClusterRedis) victim(ctx context.Context, n int) (*devserver.Redis, []history.Slots, error) {
 	masters, err := c.threeMasters(ctx)
 	if err != nil {

@@ -14,11 +14,11 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv/lab"
 )
 
-// SingleRedis is one server.
+// SingleRedis is a single server.
 type SingleRedis struct {
 	server *devserver.Redis
 	client *redis.Client
-	clock  *lab.Clock // for when it is ahead
+	clock  *lab.Clock // sets the server's clock ahead
 }
 
 func newSingle(ctx context.Context, clock *lab.Clock) (*SingleRedis, error) {
@@ -32,38 +32,39 @@ func newSingle(ctx context.Context, clock *lab.Clock) (*SingleRedis, error) {
 // Mode implements Redis, as the methods that follow do.
 func (s *SingleRedis) Mode() string { return "standalone" }
 
-// URL is that of the server.
+// URL is the server's URL.
 func (s *SingleRedis) URL() string { return asTimerd(s.server.URL(0)) }
 
-// Addr is that of the server.
+// Addr is the server's address.
 func (s *SingleRedis) Addr() string { return s.server.Addr() }
 
-// Node returns the one.
+// Node returns the only server.
 func (s *SingleRedis) Node(context.Context, string) (*redis.Client, error) { return s.client, nil }
 
-// Masters returns the one.
+// Masters returns the only server.
 func (s *SingleRedis) Masters(context.Context) ([]*redis.Client, error) { return s.Servers(), nil }
 
-// Servers returns the one.
+// Servers returns the only server.
 func (s *SingleRedis) Servers() []*redis.Client { return []*redis.Client{s.client} }
 
-// Refresh has nothing to look for.
+// Refresh does nothing: the server never changes.
 func (s *SingleRedis) Refresh(context.Context) {}
 
-// MasterNames is always the same.
+// MasterNames returns the same text at all times.
 func (s *SingleRedis) MasterNames(context.Context) string { return "" }
 
-// Kill kills the server. Mending starts it again.
+// Kill kills the server. The repair starts it again.
 func (s *SingleRedis) Kill(ctx context.Context, _ int) (mend func() error, err error) {
 	return func() error { return s.server.Start(ctx) }, s.server.Kill()
 }
 
-// expires is how long a server whose clock is ahead runs: its search for expired keys takes no more for so few.
-const expires = 1500 * time.Millisecond
+// aheadTime is the running time of a server whose clock is ahead. In that time it finds all expired keys, because there
+// are few.
+const aheadTime = 1500 * time.Millisecond
 
-// RestartAhead has the server run for a moment with its clock ahead, as a machine may whose clock is
-// set right only some time after its boot, and then as ever. Nobody reaches it meanwhile: what runs out then, it
-// deletes.
+// RestartAhead runs the server for a moment with its clock ahead, like a machine whose clock is corrected some time
+// after its boot, and then with the right clock. While the clock is ahead, no client reaches the server, and it deletes
+// the keys that run out.
 func (s *SingleRedis) RestartAhead(ctx context.Context, by time.Duration) (err error) {
 	if err := errors.Join(s.server.Kill(), s.clock.Set(by)); err != nil {
 		return err
@@ -76,21 +77,23 @@ func (s *SingleRedis) RestartAhead(ctx context.Context, by time.Duration) (err e
 	err = devserver.Until(ctx, startTimeout, func() error {
 		now, err := socket.Time(ctx).Result()
 		if err == nil && time.Until(now) < by/2 {
-			err = devserver.Permanent(fmt.Errorf("servers: the clock of Redis is ahead by %v, want %v", time.Until(now), by))
+			err = devserver.Permanent(fmt.Errorf("servers: the clock of Redis is ahead by %v, want %v", time.Until(now),
+				by))
 		}
 		return err
 	})
 	if err == nil {
-		<-time.After(expires)
+		<-time.After(aheadTime)
 	}
 	return errors.Join(err, socket.Close(), kill(p), s.server.Start(ctx))
 }
 
-// socketName is where a server listens whose clock is ahead.
+// socketName is the name of the socket of a server whose clock is ahead.
 const socketName = "ahead.sock"
 
 func (s *SingleRedis) startAhead() (*devserver.Process, error) {
-	cmd := exec.CommandContext(context.Background(), s.server.Program(), "redis.conf", "--port", "0", "--unixsocket", socketName)
+	cmd := exec.CommandContext(context.Background(), s.server.Program(), "redis.conf", "--port", "0", "--unixsocket",
+		socketName)
 	cmd.Dir, cmd.Env = s.server.Dir(), append(cmd.Environ(), s.clock.Environment()...)
 	return devserver.StartProcess(cmd)
 }

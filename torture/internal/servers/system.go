@@ -1,6 +1,5 @@
-// Package servers runs what a torture run tortures: Redis in one of several shapes, a
-// nats-server and timerds, each a process of its own that can be killed, and a proxy on
-// each connection between them that can be broken.
+// Package servers runs the system under torture: Redis in one of several shapes, a nats-server and timerds, each a
+// separate process that can be killed, with a breakable proxy on each connection between them.
 package servers
 
 import (
@@ -14,16 +13,14 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv/lab"
 )
 
-// startTimeout bounds how long a server, or an agreement among several, may take on a busy
-// machine.
+// startTimeout bounds the start of a server, or an agreement among several servers, on a busy machine.
 const startTimeout = 60 * time.Second
 
-// Shape is how the servers are organised.
+// Shape is a combination of servers.
 type Shape string
 
-// The shapes. Standalone and Several have one Redis, with one timerd and with three;
-// Sentinel has a master, a replica and two timerds; Cluster three masters with a replica
-// each, and two timerds.
+// The shapes. Standalone is one Redis with one timerd, Several one Redis with three timerds. Sentinel has a master, a
+// replica and two timerds. Cluster has three masters, each with a replica, and two timerds.
 const (
 	Standalone Shape = "standalone"
 	Several    Shape = "several"
@@ -34,7 +31,7 @@ const (
 // Shapes returns all of them.
 func Shapes() []Shape { return []Shape{Standalone, Several, Sentinel, Cluster} }
 
-// Timerds returns how many timerds a shape has, 0 for one that does not exist.
+// Timerds returns the number of timerds in a shape, or 0 for an unknown one.
 func (s Shape) Timerds() int {
 	switch s {
 	case Standalone:
@@ -47,29 +44,28 @@ func (s Shape) Timerds() int {
 	return 0
 }
 
-// Replicated tells whether Redis has replicas, which a write has to reach before a failover
-// keeps it.
+// Replicated reports whether Redis has replicas. Then a write must reach a replica to survive a failover.
 func (s Shape) Replicated() bool { return s == Sentinel || s == Cluster }
 
-// Config says what to start.
+// Config has the settings of a system.
 type Config struct {
 	Shape  Shape
 	Timerd string            // the program
 	Dir    string            // for logs and files
-	Clock  *lab.Clock        // for a Redis whose clock is ahead; nil if there is none
-	Env    map[string]string // of the timerds, on top of where the servers are
+	Clock  *lab.Clock        // sets Redis's clock ahead; nil for a run without that
+	Env    map[string]string // further variables of the timerds
 }
 
-// System is everything that runs.
+// System is the running servers and processes.
 type System struct {
 	Shape   Shape
 	Redis   Redis
 	NATS    *NATS
 	Timerds []*Timerd
-	// ToRedis and ToNATS are the proxies of each timerd. ToRedis is empty where the
-	// servers themselves tell timerd where they are.
+	// ToRedis and ToNATS are the proxies of each timerd. ToRedis is empty if timerd gets the addresses from the servers
+	// themselves.
 	ToRedis, ToNATS []*lab.Proxy
-	// Deliverers are the timerd deliver. There are none before StartDeliverers.
+	// Deliverers are the timerd deliver processes. There are none before StartDeliverers.
 	Deliverers []*Deliverer
 
 	program     string   // timerd
@@ -77,8 +73,8 @@ type System struct {
 	environment []string // of its commands
 }
 
-// Start starts everything and returns once all timerds are ready. The caller closes it;
-// after an error nothing is left running. report is told what goes wrong in a proxy.
+// Start starts everything and returns once all timerds are ready. The caller closes it; after an error nothing is left
+// running. report gets a proxy's faults.
 func Start(ctx context.Context, c Config, report func(error)) (*System, error) {
 	s := &System{Shape: c.Shape, dir: c.Dir}
 	if err := s.start(ctx, c, report); err != nil {
@@ -102,7 +98,8 @@ func (s *System) start(ctx context.Context, c Config, report func(error)) (err e
 	if s.NATS, err = newNATS(ctx, filepath.Join(c.Dir, "nats")); err != nil {
 		return err
 	}
-	direct := map[string]string{"TIMERD_REDIS_URL": s.Redis.URL(), "TIMERD_REDIS_MODE": s.Redis.Mode(), "TIMERD_NATS_URL": timerdURL(s.NATS.Addr())}
+	direct := map[string]string{"TIMERD_REDIS_URL": s.Redis.URL(), "TIMERD_REDIS_MODE": s.Redis.Mode(),
+		"TIMERD_NATS_URL": timerdURL(s.NATS.Addr())}
 	maps.Copy(direct, c.Env)
 	s.program, s.environment = c.Timerd, environment(direct)
 	for i := range c.Shape.Timerds() {
@@ -135,8 +132,7 @@ func (s *System) start(ctx context.Context, c Config, report func(error)) (err e
 	return s.AwaitReady(ctx, startTimeout)
 }
 
-// AwaitReady waits until all timerds say that they are ready. Its error names those that are
-// not.
+// AwaitReady waits until all timerds are ready. Its error names the first timerd that is not ready.
 func (s *System) AwaitReady(ctx context.Context, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -148,7 +144,7 @@ func (s *System) AwaitReady(ctx context.Context, timeout time.Duration) error {
 	return nil
 }
 
-// Close ends everything, in whatever state it is.
+// Close ends everything, whatever state it is in.
 func (s *System) Close() error {
 	var errs []error
 	for _, t := range s.Timerds {

@@ -21,13 +21,13 @@ import (
 	"github.com/timerd-io/timerd/torture/internal/clockstep"
 )
 
-// drainTime is how long a timerd may take to end after SIGTERM: it promises 10 s.
+// drainTime bounds the end of a timerd after SIGTERM. timerd promises 10 s.
 const drainTime = 15 * time.Second
 
-// readyPoll is how often a timerd is asked whether it is ready.
+// readyPoll is the pause between two reads of /readyz.
 const readyPoll = 50 * time.Millisecond
 
-// stepTimeout is how long a timerd may take to step its clock on a busy machine.
+// stepTimeout bounds a step of a timerd's clock on a busy machine.
 const stepTimeout = 30 * time.Second
 
 // Timerd is one timerd, started again and again with the same configuration.
@@ -55,7 +55,7 @@ func newTimerd(binary, logFile string, env map[string]string) (*Timerd, error) {
 	return t, nil
 }
 
-// environment returns that of this process with these settings of timerd, and no others.
+// environment returns this process's environment with the given settings of timerd, and no other ones.
 func environment(settings map[string]string) []string {
 	all := slices.DeleteFunc(os.Environ(), func(variable string) bool { return strings.HasPrefix(variable, "TIMERD_") })
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
@@ -67,7 +67,7 @@ func environment(settings map[string]string) []string {
 // Addr returns the address of its HTTP server.
 func (t *Timerd) Addr() string { return t.addr }
 
-// Start starts the process. What it says is appended to its log.
+// Start starts the process. Its output is appended to its log.
 func (t *Timerd) Start() error {
 	log, err := os.OpenFile(t.logFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -83,7 +83,7 @@ func (t *Timerd) Start() error {
 	return nil
 }
 
-// Kill ends the process with SIGKILL, if there is one, and returns once it is gone.
+// Kill ends the process, if there is one, with SIGKILL, and returns once it is gone.
 func (t *Timerd) Kill() error {
 	if p := t.process.Load(); p != nil {
 		return kill(p)
@@ -103,15 +103,15 @@ func (t *Timerd) Stop() error {
 	return nil
 }
 
-// Pause freezes the process, Resume lets it go on.
+// Pause freezes the process.
 func (t *Timerd) Pause() error { return t.process.Load().Signal(syscall.SIGSTOP) }
 
 // Resume lets a paused process go on.
 func (t *Timerd) Resume() error { return t.process.Load().Signal(syscall.SIGCONT) }
 
-// StepClock has the process's wall clock differ from the machine's by step, in whole seconds, until it is
-// called again or the process starts anew. It needs a binary of package clockstep: another one ends
-// by the signal.
+// StepClock sets the difference between the process's wall clock and the machine's, in whole seconds. The difference
+// lasts until the next call or the next start. It needs a program built by package clockstep: the signal would end any
+// other one.
 func (t *Timerd) StepClock(step time.Duration) error {
 	seconds := strconv.FormatInt(int64(step/time.Second), 10)
 	if err := os.WriteFile(t.clock, []byte(seconds), 0o600); err != nil {
@@ -130,7 +130,7 @@ func (t *Timerd) StepClock(step time.Duration) error {
 	return nil
 }
 
-// AwaitReady waits until timerd says that it is ready, until ctx ends.
+// AwaitReady waits until timerd is ready, at most until ctx ends.
 func (t *Timerd) AwaitReady(ctx context.Context) error {
 	poll := time.NewTicker(readyPoll)
 	defer poll.Stop()

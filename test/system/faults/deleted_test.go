@@ -13,7 +13,7 @@ import (
 )
 
 // Trigger keys are evicted while no timerd listens, and the operator mends the policy before one starts again.
-func TestEvictedThenThePolicyMended(t *testing.T) {
+func TestEvictedTimersAfterANewPolicy(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
 	p := s.Start()
@@ -35,7 +35,7 @@ func TestEvictedThenThePolicyMended(t *testing.T) {
 	s.Expect(c, want...)
 }
 
-// namesIn returns the keys in a list of what is to fire.
+// namesIn returns the keys in a list of expected firings.
 func namesIn(want []string) []string {
 	names := make([]string, len(want))
 	for i, line := range want {
@@ -47,7 +47,8 @@ func namesIn(want []string) []string {
 // gone waits until keys are gone.
 func gone(s *system.System, names []string) {
 	s.T.Helper()
-	testenv.Eventually(s.T, system.Patience, func() bool { return s.RDB.Exists(s.T.Context(), names...).Val() == 0 }, "keys to be gone")
+	testenv.Eventually(s.T, system.Patience, func() bool { return s.RDB.Exists(s.T.Context(), names...).Val() == 0 },
+		"keys to be gone")
 }
 
 // While no timerd listens, keys are deleted and nothing else happens to any: then that cancels their timers.
@@ -56,7 +57,8 @@ func TestDeletedWhileNobodyListened(t *testing.T) {
 	s := system.New(t)
 	p := s.Start()
 	names := namesIn(setCrowd(s, "a", 3, 3600_000))
-	testenv.Eventually(t, system.Patience, func() bool { return len(s.Do("KEYS", keys.MarkKey("*")).([]any)) == 1 }, "a mark")
+	testenv.Eventually(t, system.Patience, func() bool { return len(s.Do("KEYS", keys.MarkKey("*")).([]any)) == 1 },
+		"a mark")
 	p.Stop()
 	s.Do("DEL", names[1])
 	s.Start()
@@ -68,8 +70,8 @@ func TestDeletedWhileNobodyListened(t *testing.T) {
 	}
 }
 
-// A timerd that starts beside another one cancels nothing that this one has not heard of, and what is deleted while the other
-// one listens is cancelled.
+// A timerd that starts beside another one cancels no timer unknown to itself, and a key deleted while the other one
+// listens is cancelled.
 func TestDeletedWhileAnotherStarts(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
@@ -80,5 +82,6 @@ func TestDeletedWhileAnotherStarts(t *testing.T) {
 		s.Do("DEL", name)
 	}
 	p.Stop()
-	testenv.Eventually(t, system.Patience, func() bool { return s.Do("ZCARD", keys.Single.Due()) == int64(100) }, "the deleted timers to be cancelled")
+	testenv.Eventually(t, system.Patience, func() bool { return s.Do("ZCARD", keys.Single.Due()) == int64(100) },
+		"the deleted timers to be cancelled")
 }

@@ -42,7 +42,8 @@ func TestIdleConnectionsGiveWay(t *testing.T) { //nolint:paralleltest // it take
 		together.Wait()
 	}), host(func(http.ResponseWriter, *http.Request) {})
 	endpoint := func() *Endpoint {
-		return &Endpoint{Body: BodyEvent, Timeout: time.Minute, Concurrency: calls, AllowPrivate: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
+		return &Endpoint{Body: BodyEvent, Timeout: time.Minute, Concurrency: calls,
+			AllowPrivate: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}}
 	}
 	first, second := endpoint(), endpoint()
 	d := &Deliverer{Proxy: func(*http.Request) (*url.URL, error) { return nil, nil }}
@@ -60,7 +61,8 @@ func TestIdleConnectionsGiveWay(t *testing.T) { //nolint:paralleltest // it take
 	running.Wait()
 
 	takeDescriptors(t)
-	if a := d.call(t.Context(), t.Context(), routes, second, other, ev); a.verdict != returned || !strings.Contains(a.text, "too many open files") {
+	if a := d.call(t.Context(), t.Context(), routes, second, other, ev); a.verdict != returned ||
+		!strings.Contains(a.text, "too many open files") {
 		t.Errorf("without descriptors: %+v", a)
 	}
 	testenv.Eventually(t, time.Minute, func() error { // connections are closed a moment later
@@ -100,7 +102,8 @@ func takeDescriptors(t *testing.T) {
 	}
 }
 
-// However many calls find no descriptor, idle connections are given up once in a while: each time all have to be made anew.
+// However many calls find no descriptor, idle connections are closed only once in a while: each time all must be made
+// again.
 func TestIdleConnectionsAreGivenUpRarely(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -120,7 +123,7 @@ func TestIdleConnectionsAreGivenUpRarely(t *testing.T) {
 	})
 }
 
-// The endpoints of a file share what may be kept.
+// The endpoints of a file share the limit of kept connections.
 func TestIdleConnectionsAreShared(t *testing.T) {
 	t.Parallel()
 	for endpoints, want := range map[int]int{1: 10240, 4: 2560, 1000: 64} {

@@ -34,7 +34,9 @@ func TestConsumeRefusesToBegin(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := b.js.CreatePushConsumer(t.Context(), "TIMERS", jetstream.ConsumerConfig{Durable: "push", DeliverSubject: "x", AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
+	if _, err := b.js.CreatePushConsumer(t.Context(), "TIMERS",
+		jetstream.ConsumerConfig{Durable: "push", DeliverSubject: "x",
+			AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -44,11 +46,13 @@ func TestConsumeRefusesToBegin(t *testing.T) {
 	}{
 		{"bad namespace", "shop:order:timeout:42", client.Consumer{}, []string{"shop:order:timeout:42", "three parts"}},
 		{"empty namespace", "", client.Consumer{}, []string{"empty"}},
-		{"bad fields", "shop", client.Consumer{Concurrency: -1, AckWait: time.Millisecond, MaxAckPending: -2}, []string{"Concurrency is -1", "AckWait is 1ms", "MaxAckPending is -2"}},
+		{"bad fields", "shop", client.Consumer{Concurrency: -1, AckWait: time.Millisecond, MaxAckPending: -2},
+			[]string{"Concurrency is -1", "AckWait is 1ms", "MaxAckPending is -2"}},
 		{"no stream", "shop", client.Consumer{Stream: "NONE"}, []string{`no stream "NONE"`, "start timerd"}},
 		{"bad stream name", "shop", client.Consumer{Stream: "a.b"}, []string{"invalid stream name"}},
 		{"bad durable name", "shop", client.Consumer{Durable: "a.b"}, []string{`"a.b"`}},
-		{"another namespace", "shop", client.Consumer{Durable: "other"}, []string{`"other"`, "timers.fired.bank.*.*", "timers.fired.shop.*.*", "another name"}},
+		{"another namespace", "shop", client.Consumer{Durable: "other"},
+			[]string{`"other"`, "timers.fired.bank.*.*", "timers.fired.shop.*.*", "another name"}},
 		{"no filter", "shop", client.Consumer{Durable: "all"}, []string{`"all"`, "every subject"}},
 		{"no acknowledgement", "shop", client.Consumer{Durable: "noack"}, []string{"ack policy"}},
 		{"push", "shop", client.Consumer{Durable: "push"}, []string{"push consumer"}},
@@ -56,7 +60,8 @@ func TestConsumeRefusesToBegin(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			consumer := client.NewConsumer(b.js)
 			consumer.Stream, consumer.Durable = c.consumer.Stream, c.consumer.Durable
-			consumer.Concurrency, consumer.AckWait, consumer.MaxAckPending = c.consumer.Concurrency, c.consumer.AckWait, c.consumer.MaxAckPending
+			consumer.Concurrency, consumer.AckWait, consumer.MaxAckPending = c.consumer.Concurrency, c.consumer.AckWait,
+				c.consumer.MaxAckPending
 			err := consumer.Consume(t.Context(), c.namespace, ignore)
 			if err == nil {
 				t.Fatal("Consume = nil")
@@ -98,14 +103,16 @@ func TestDurableConsumerIsNamedAfterItsNamespace(t *testing.T) {
 		"shop:order":     {"timerd~shop~order", "timers.fired.shop.order.*"},
 		"shop:*:timeout": {"timerd~shop~~timeout", "timers.fired.shop.*.timeout"},
 		"a.b:%FF:c%20d":  {"timerd~a%2Eb~%FF~c%20d", "timers.fired.a%2Eb.%FF.c%20d"},
-		long:             {fmt.Sprintf("timerd~~%x", sha256.Sum256([]byte("timerd~"+keys.EncodeToken(long)))), "timers.fired." + keys.EncodeToken(long) + ".*.*"},
+		long: {fmt.Sprintf("timerd~~%x", sha256.Sum256([]byte("timerd~"+keys.EncodeToken(long)))),
+			"timers.fired." + keys.EncodeToken(long) + ".*.*"},
 	} {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- client.NewConsumer(b.js).Consume(ctx, namespace, ignore) }()
 		cfg := b.bound(want.durable)
 		if cfg.FilterSubject != want.subject || cfg.AckPolicy != jetstream.AckExplicitPolicy || cfg.MaxDeliver != -1 ||
-			cfg.AckWait != client.DefaultAckWait || cfg.MaxAckPending != client.DefaultMaxAckPending || cfg.DeliverPolicy != jetstream.DeliverAllPolicy {
+			cfg.AckWait != client.DefaultAckWait || cfg.MaxAckPending != client.DefaultMaxAckPending ||
+			cfg.DeliverPolicy != jetstream.DeliverAllPolicy {
 			t.Errorf("%s: made with %+v", namespace, cfg)
 		}
 		cancel()
@@ -115,7 +122,7 @@ func TestDurableConsumerIsNamedAfterItsNamespace(t *testing.T) {
 	}
 }
 
-// A new durable consumer begins where it is told, and goes on where it was whatever it is told then.
+// A new durable consumer begins at Start, and an existing one goes on where it was, whatever Start is.
 func TestDurableConsumerBegins(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -128,7 +135,8 @@ func TestDurableConsumerBegins(t *testing.T) {
 			func(c *client.Consumer) { c.Durable, c.Start = name, start })
 	}
 	var all []*consuming
-	for name, start := range map[string]client.Start{"all": {}, "at": client.StartAt(between), "now": client.StartNow()} {
+	for name, start := range map[string]client.Start{"all": {}, "at": client.StartAt(between),
+		"now": client.StartNow()} {
 		all = append(all, consume(name, start))
 		b.bound(name)
 	}
@@ -177,7 +185,8 @@ func TestDurableConsumerIsTakenOver(t *testing.T) {
 		t.Errorf("event %s, want 2: the first is acknowledged", id)
 	}
 	cfg := b.bound("mine")
-	if cfg.AckWait != shortAckWait || cfg.MaxDeliver != -1 || cfg.MaxAckPending != 7 || len(cfg.BackOff) != 0 || cfg.Metadata["owner"] != "me" {
+	if cfg.AckWait != shortAckWait || cfg.MaxDeliver != -1 || cfg.MaxAckPending != 7 || len(cfg.BackOff) != 0 ||
+		cfg.Metadata["owner"] != "me" {
 		t.Errorf("taken over as %+v", cfg)
 	}
 }
@@ -189,7 +198,8 @@ func TestMaxAckPendingWithinLimits(t *testing.T) {
 	b := newBench(t, func(o *server.Options) { o.JetStreamLimits.MaxAckPending = 20 })
 	for _, id := range []string{"1", "2"} {
 		got := make(chan string, 1)
-		c := b.consume(func(_ context.Context, e client.Event) error { got <- e.Key.ID; return nil }, func(c *client.Consumer) { c.Durable = "mine" })
+		c := b.consume(func(_ context.Context, e client.Event) error { got <- e.Key.ID; return nil },
+			func(c *client.Consumer) { c.Durable = "mine" })
 		b.publish(fired("shop:order:timeout:"+id, nil))
 		take(t, got, "event")
 		if most := b.bound("mine").MaxAckPending; most != 20 {
@@ -201,13 +211,14 @@ func TestMaxAckPendingWithinLimits(t *testing.T) {
 		consumer := client.NewConsumer(b.js)
 		consumer.Durable, consumer.MaxAckPending = durable, most
 		err := consumer.Consume(t.Context(), "*", ignore)
-		if want := fmt.Sprintf("Consumer.MaxAckPending is %d, more than NATS allows (max_ack_pending", most); err == nil || !strings.Contains(err.Error(), want) {
+		if want := fmt.Sprintf("Consumer.MaxAckPending is %d, more than NATS allows (max_ack_pending",
+			most); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", durable, err)
 		}
 	}
 }
 
-// An account without room for another consumer is named, with what to do.
+// The error names an account without room for another consumer, with the fix.
 func TestMaxConsumersIsNamed(t *testing.T) {
 	t.Parallel()
 	nats := testenv.NATS(t)
@@ -219,12 +230,14 @@ func TestMaxConsumersIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	const want = "NATS allows no further consumer (max_consumers of the account or of stream TIMERS): remove one"
-	if err := client.NewConsumer(js).Consume(t.Context(), "*", ignore); err == nil || !strings.Contains(err.Error(), want) {
+	if err := client.NewConsumer(js).Consume(t.Context(), "*", ignore); err == nil ||
+		!strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
 	}
 }
 
-// A program with more handlers, or fewer, goes on with the consumer that is there, also with one that has another max_waiting.
+// A program with more handlers, or fewer, goes on with the consumer that is there, also with one that has another
+// max_waiting.
 func TestConcurrencyGrowsAndShrinks(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
@@ -244,8 +257,10 @@ func TestConcurrencyGrowsAndShrinks(t *testing.T) {
 			}
 			b.settled(durable)
 			cfg := b.bound(durable)
-			if want := max(client.DefaultMaxAckPending, concurrency); cfg.MaxWaiting != maxWaiting || cfg.MaxAckPending != want {
-				t.Errorf("%s with %d handlers: max_waiting %d, max_ack_pending %d", durable, concurrency, cfg.MaxWaiting, cfg.MaxAckPending)
+			if want := max(client.DefaultMaxAckPending, concurrency); cfg.MaxWaiting != maxWaiting ||
+				cfg.MaxAckPending != want {
+				t.Errorf("%s with %d handlers: max_waiting %d, max_ack_pending %d", durable, concurrency,
+					cfg.MaxWaiting, cfg.MaxAckPending)
 			}
 			if err := stop.stop(); err != nil {
 				t.Error(err)
@@ -286,7 +301,8 @@ func TestPrefixAndStream(t *testing.T) {
 	t.Parallel()
 	b := newBench(t)
 	for name, subject := range map[string]string{"X": "x.y.fired.>", "X_RETRY": "x.y.retry.>"} {
-		if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name, Subjects: []string{subject}}); err != nil {
+		if _, err := b.js.CreateStream(t.Context(), jetstream.StreamConfig{Name: name,
+			Subjects: []string{subject}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -352,7 +368,8 @@ func TestStartAndStopManyTimes(t *testing.T) {
 	go func() {
 		n := 0
 		for ; ctx.Err() == nil; n++ {
-			if _, err := b.js.Publish(t.Context(), "timers.fired.shop.order.timeout", fired("shop:order:timeout:42", nil).AppendJSON(nil)); err != nil {
+			if _, err := b.js.Publish(t.Context(), "timers.fired.shop.order.timeout",
+				fired("shop:order:timeout:42", nil).AppendJSON(nil)); err != nil {
 				t.Error(err)
 			}
 		}
@@ -371,7 +388,7 @@ func TestStartAndStopManyTimes(t *testing.T) {
 	cancel()
 	n := take(t, published, "count of the published events")
 	b.consumeOn(js, handler, func(c *client.Consumer) { c.AckWait = time.Hour })
-	b.settled("timerd") // with an AckWait of an hour: what was on its way was given back
+	b.settled("timerd") // with an AckWait of an hour: events on their way were given back
 	if got := handled.Load(); got != int64(n) {
 		t.Errorf("%d events handled, want %d", got, n)
 	}
@@ -402,7 +419,8 @@ func TestLeastRights(t *testing.T) {
 			{Username: "admin", Password: "a"},
 			{Username: "app", Password: "b", Permissions: &server.Permissions{
 				Publish: &server.SubjectPermission{Allow: []string{
-					"$JS.API.CONSUMER.*.TIMERS.>", "$JS.API.CONSUMER.MSG.NEXT.TIMERS.>", "$JS.ACK.TIMERS.>", "timers.retry.>", "timers.dead.>",
+					"$JS.API.CONSUMER.*.TIMERS.>", "$JS.API.CONSUMER.MSG.NEXT.TIMERS.>", "$JS.ACK.TIMERS.>",
+					"timers.retry.>", "timers.dead.>",
 				}},
 				Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.>"}},
 			}},
@@ -412,7 +430,8 @@ func TestLeastRights(t *testing.T) {
 	makeStreams(t, b.js)
 	b.retry, b.dead = testenv.Collect(t, b.js, "TIMERS_RETRY"), testenv.Collect(t, b.js, "TIMERS_DEAD")
 	violations := make(chan error, 10)
-	js := b.nats.JetStream(nats.UserInfo("app", "b"), nats.ErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) { violations <- err }))
+	js := b.nats.JetStream(nats.UserInfo("app", "b"), nats.ErrorHandler(
+		func(_ *nats.Conn, _ *nats.Subscription, err error) { violations <- err }))
 	b.publish(fired("shop:order:timeout:1", nil), fired("shop:order:timeout:2", nil))
 	c := b.consumeOn(js, func(_ context.Context, e client.Event) error {
 		if e.Key.ID == "1" {

@@ -32,7 +32,8 @@ func TestVersion(t *testing.T) {
 func TestPersistenceFailing(t *testing.T) {
 	t.Parallel()
 	var r diag.Findings
-	(&Redis{info: diag.Info{"aof_enabled": "1", "aof_last_write_status": "err", "rdb_last_bgsave_status": "ok"}}).persistence(t.Context(), &r)
+	(&Redis{info: diag.Info{"aof_enabled": "1", "aof_last_write_status": "err",
+		"rdb_last_bgsave_status": "ok"}}).persistence(t.Context(), &r)
 	if r[0].Level != diag.Fail || !strings.Contains(r[0].Text, "AOF: err") {
 		t.Errorf("%+v", r)
 	}
@@ -59,14 +60,15 @@ func TestEviction(t *testing.T) {
 		{"allkeys-lru", "1", diag.Fail, "evicts the schedule itself"},
 	} {
 		var r diag.Findings
-		(&Redis{info: diag.Info{"maxmemory": "1000", "maxmemory_policy": test.policy, "used_memory": test.used}}).eviction(t.Context(), &r)
+		(&Redis{info: diag.Info{"maxmemory": "1000", "maxmemory_policy": test.policy,
+			"used_memory": test.used}}).eviction(t.Context(), &r)
 		if len(r) != 1 || r[0].Level != test.level || !strings.Contains(r[0].Text, test.text) {
 			t.Errorf("%s with %s: %+v", test.policy, test.used, r)
 		}
 	}
 }
 
-func TestSkew(t *testing.T) {
+func TestClockDifference(t *testing.T) {
 	t.Parallel()
 	before := time.Now()
 	after := before.Add(100 * time.Millisecond)

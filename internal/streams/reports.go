@@ -11,7 +11,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// stateSubject returns where the process of an instance id says something of a kind.
+// stateSubject returns the subject for reports of a kind by the process with an instance id.
 func stateSubject(n keys.Names, kind, instance string) string {
 	return stateSubjects(n, kind, keys.EncodeToken(instance))
 }
@@ -21,11 +21,11 @@ func stateSubjects(n keys.Names, kind, token string) string {
 	return n.SubjectPrefix() + "." + keys.State + "." + kind + "." + token
 }
 
-// readSaid returns the last message of each process about a kind, unless it is older than age.
-func readSaid[T any](
+// readReports returns each process's last report of a kind, unless older than age.
+func readReports[T any](
 	ctx context.Context, js jetstream.JetStream, s Config, kind string, age time.Duration,
 ) (all []T, err error) {
-	err = eachSaid(ctx, js, s, kind, func(_ jetstream.Stream, m *jetstream.RawStreamMsg, now time.Time) error {
+	err = eachReport(ctx, js, s, kind, func(_ jetstream.Stream, m *jetstream.RawStreamMsg, now time.Time) error {
 		var one T
 		if json.Unmarshal(m.Data, &one) == nil && now.Sub(m.Time) < age {
 			all = append(all, one)
@@ -35,9 +35,9 @@ func readSaid[T any](
 	return all, err
 }
 
-// purgeSaid removes the messages about a kind that are older than age.
-func purgeSaid(ctx context.Context, js jetstream.JetStream, s Config, kind string, age time.Duration) error {
-	return eachSaid(ctx, js, s, kind, func(stream jetstream.Stream, m *jetstream.RawStreamMsg, now time.Time) error {
+// purgeReports removes the reports of a kind that are older than age.
+func purgeReports(ctx context.Context, js jetstream.JetStream, s Config, kind string, age time.Duration) error {
+	return eachReport(ctx, js, s, kind, func(stream jetstream.Stream, m *jetstream.RawStreamMsg, now time.Time) error {
 		if now.Sub(m.Time) < age {
 			return nil
 		}
@@ -45,8 +45,8 @@ func purgeSaid(ctx context.Context, js jetstream.JetStream, s Config, kind strin
 	})
 }
 
-// eachSaid calls f for the last message of each process about a kind, with the present by the clock of NATS.
-func eachSaid(
+// eachReport calls f for each process's last report of a kind, with the present time by the clock of NATS.
+func eachReport(
 	ctx context.Context, js jetstream.JetStream, s Config, kind string,
 	f func(stream jetstream.Stream, m *jetstream.RawStreamMsg, now time.Time) error,
 ) error {

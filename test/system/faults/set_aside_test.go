@@ -13,15 +13,17 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
-// What is set aside shows in /readyz, which stays 200, in the metrics, in doctor with what to do, and in ls; and nowhere
+// Timers set aside show in /readyz, which stays 200, in the metrics, in doctor with the fix, and in ls; and nowhere
 // once the causes are gone.
 func TestSetAsideIsShown(t *testing.T) {
 	t.Parallel()
-	acl := strings.Replace(system.LeastPrivileged(t), "user timerd on >secret ~* ", "user timerd on >secret ~good:* ~refused:* ~timerd:* ", 1)
+	acl := strings.Replace(system.LeastPrivileged(t), "user timerd on >secret ~* ",
+		"user timerd on >secret ~good:* ~refused:* ~timerd:* ", 1)
 	rights := &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"timers.fired.refused.>"}}}
 	s := system.New(t, devserver.ACL(acl))
 	s.NATS = testenv.NATS(t, func(o *server.Options) {
-		o.Users = []*server.User{{Username: "admin", Password: "a"}, {Username: "timerd", Password: "t", Permissions: rights}}
+		o.Users = []*server.User{{Username: "admin", Password: "a"},
+			{Username: "timerd", Password: "t", Permissions: rights}}
 		o.NoAuthUser = "admin"
 	})
 	s.JS = s.NATS.JetStream()
@@ -34,15 +36,18 @@ func TestSetAsideIsShown(t *testing.T) {
 	s.Do("FCALL", "timer_set", 1, "secret:b:c:1", "hidden", "PX", 1000)
 	s.Do("PERSIST", "secret:b:c:1")
 	s.Expect(c, good...)
-	p.ReadySays(http.StatusOK, "redis: ok", "set aside: 1 timers whose keys timerd may not read, 20 timers whose subjects NATS refuses;")
-	if _, body, err := p.Get("/metrics"); err != nil || !strings.Contains(body, `timerd_set_aside_timers{reason="refused"} 20`) ||
+	p.ReadySays(http.StatusOK, "redis: ok",
+		"set aside: 1 timers whose keys timerd may not read, 20 timers whose subjects NATS refuses;")
+	if _, body, err := p.Get("/metrics"); err != nil || !strings.Contains(body,
+		`timerd_set_aside_timers{reason="refused"} 20`) ||
 		!strings.Contains(body, `timerd_set_aside_timers{reason="rights"} 1`) {
 		t.Errorf("the metrics do not count them: %v", err)
 	}
 
 	_, out, _ := s.Run("", "doctor")
 	for _, line := range []string{
-		"warn  set aside         1 timer waits because timerd may not read their keys, such as secret:b:c:1\n                        fix: grant it in the ACL file too",
+		"warn  set aside         1 timer waits because timerd may not read their keys, such as secret:b:c:1\n        " +
+			"                fix: grant it in the ACL file too",
 		" ACL SETUSER timerd '~secret:*:*:*'",
 		"warn  set aside         20 timers wait because NATS refuses their subjects, such as that of refused:b:c:",
 		"fix: let timerd's NATS user publish to timers.fired.refused.b.c,",
@@ -54,7 +59,8 @@ func TestSetAsideIsShown(t *testing.T) {
 	_, out, _ = s.Run("", "status")
 	out = strings.Join(strings.Fields(out), " ")
 	for _, text := range []string{
-		"warn 1 timer waits because timerd may not read their keys, such as secret:b:c:1 fix: grant it in the ACL file too",
+		"warn 1 timer waits because timerd may not read their keys, such as secret:b:c:1 fix: grant it in the ACL " +
+			"file too",
 		" ACL SETUSER timerd '~secret:*:*:*'",
 		"warn 20 timers wait because NATS refuses their subjects, such as that of refused:b:c:",
 	} {
@@ -65,7 +71,8 @@ func TestSetAsideIsShown(t *testing.T) {
 	if out := s.OK("ls", "secret"); !strings.Contains(out, "set aside: rights  owed   1        secret:b:c:1  hidden") {
 		t.Errorf("ls:\n%s", out)
 	}
-	if out := s.OK("ls", "--json"); strings.Count(out, `"setaside":"refused"`) != 20 || strings.Count(out, `"setaside":"rights"`) != 1 {
+	if out := s.OK("ls", "--json"); strings.Count(out, `"setaside":"refused"`) != 20 ||
+		strings.Count(out, `"setaside":"rights"`) != 1 {
 		t.Errorf("ls --json:\n%s", out)
 	}
 

@@ -21,7 +21,8 @@ func (s *clusterSystem) spread(node *testenv.RedisServer, app string, n int) {
 	}
 }
 
-// punctual waits for n events of an app that were set since a watch was started, and fails if one was late by more than a second.
+// punctual waits for n events of an app that were set since a watch was started, and fails if one was late by more than
+// a second.
 func (s *clusterSystem) punctual(c *testenv.Collector, watch testenv.Stopwatch, app string, n int) {
 	s.T.Helper()
 	var late []time.Duration
@@ -37,8 +38,8 @@ func (s *clusterSystem) punctual(c *testenv.Collector, watch testenv.Stopwatch, 
 	watch.Late(s.T, slices.Max(late), time.Second, "timers of "+app)
 }
 
-// The master that has the heartbeats and the list of holds is silent, and the first timerd in rank dies: the others' timers fire on
-// time.
+// The master that has the heartbeats and the list of holds is silent, and the first timerd in rank dies: the others'
+// timers fire on time.
 func TestClusterSilentListDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	s := newClusterSystem(t, false, partial())
@@ -91,8 +92,8 @@ func stutter(node *testenv.RedisServer, stopped, atWork time.Duration) (end func
 	}
 }
 
-// A master answers, but slowly, and thousands of retries are asked for there. Those on the others, in slots that had none yet, are
-// carried out before most of them, whatever the machine takes for that, and the others' timers fire on time.
+// A master answers, but slowly, and thousands of retries are asked for there. Retries on the other masters, in slots
+// without any yet, are carried out before most of them, however slow the machine, and the others' timers fire on time.
 func TestClusterSlowMasterDelaysNoOther(t *testing.T) {
 	t.Parallel()
 	const slow, good = 3000, 50

@@ -14,7 +14,7 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
-// setCrowd sets n timers of an app that are all due in so many ms, and returns what is to fire.
+// setCrowd sets n timers of an app that are all due at the same time, and returns the expected firings.
 func setCrowd(s *system.System, app string, n int, in int64) (want []string) {
 	s.T.Helper()
 	if _, err := s.RDB.Pipelined(s.T.Context(), func(pipe redis.Pipeliner) error {
@@ -35,7 +35,8 @@ func setCrowd(s *system.System, app string, n int, in int64) (want []string) {
 func TestKeysBeyondTimerdsRights(t *testing.T) {
 	t.Parallel()
 	const bad, good = 1000, 200
-	acl := strings.Replace(system.LeastPrivileged(t), "user timerd on >secret ~* ", "user timerd on >secret ~good:* ~timerd:* ", 1)
+	acl := strings.Replace(system.LeastPrivileged(t), "user timerd on >secret ~* ",
+		"user timerd on >secret ~good:* ~timerd:* ", 1)
 	s := system.New(t, devserver.ACL(acl))
 	s.Env["TIMERD_REDIS_URL"] = s.Redis.UserURL("timerd", "secret", 0)
 	s.Env["TIMERD_RETRY"] = "*=100ms"
@@ -60,22 +61,26 @@ func TestKeysBeyondTimerdsRights(t *testing.T) {
 		t.Errorf("the retry fired as %s on %s", m.ID(), m.Subject)
 	}
 	s.Settled()
-	if _, body, err := p.Get("/metrics"); err != nil || strings.Contains(body, `timerd_set_aside_total{reason="rights"} 0`) {
+	if _, body, err := p.Get("/metrics"); err != nil || strings.Contains(body,
+		`timerd_set_aside_total{reason="rights"} 0`) {
 		t.Errorf("nothing was counted as set aside: %v", err)
 	}
-	if log := p.Log.String(); strings.Count(log, "timers of this app are set aside") != 1 || !strings.Contains(log, "key=bad:") {
+	if log := p.Log.String(); strings.Count(log, "timers of this app are set aside") != 1 ||
+		!strings.Contains(log, "key=bad:") {
 		t.Errorf("the log tells of it not once:\n%s", log)
 	}
 }
 
-// Timers whose subject NATS refuses wait for the right, however many they are; those of others fire on time beside them.
+// Timers whose subject NATS refuses wait for the right, however many they are; those of others fire on time beside
+// them.
 func TestSubjectsThatNATSRefuses(t *testing.T) {
 	t.Parallel()
 	const bad, good = 5000, 300
 	rights := &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"timers.fired.bad.>"}}}
 	s := system.New(t)
 	s.NATS = testenv.NATS(t, func(o *server.Options) {
-		o.Users = []*server.User{{Username: "admin", Password: "a"}, {Username: "timerd", Password: "t", Permissions: rights}}
+		o.Users = []*server.User{{Username: "admin", Password: "a"},
+			{Username: "timerd", Password: "t", Permissions: rights}}
 		o.NoAuthUser = "admin"
 	})
 	s.JS = s.NATS.JetStream()
@@ -93,7 +98,8 @@ func TestSubjectsThatNATSRefuses(t *testing.T) {
 	for i := range 3 {
 		s.OnTime(watch, all, fmt.Sprint("good", i))
 	}
-	if _, body, err := p.Get("/metrics"); err != nil || strings.Contains(body, `timerd_set_aside_total{reason="refused"} 0`) {
+	if _, body, err := p.Get("/metrics"); err != nil || strings.Contains(body,
+		`timerd_set_aside_total{reason="refused"} 0`) {
 		t.Errorf("nothing was counted as set aside: %v", err)
 	}
 	rights.Publish.Deny = nil
@@ -103,16 +109,19 @@ func TestSubjectsThatNATSRefuses(t *testing.T) {
 	p.Stop()
 }
 
-// Three kinds of bad timers at once: with keys beyond timerd's rights, with a subject that NATS refuses, and retries that are
-// used up while there is no room for dead letters. Those of others fire on time, and when the causes are mended, so do these.
-func TestThreeKindsOfBadnessAtOnce(t *testing.T) {
+// Three kinds of bad timers at once: with keys beyond timerd's rights, with a subject that NATS refuses, and retries
+// that are used up while there is no room for dead letters. Those of others fire on time, and when the causes are
+// mended, so do these.
+func TestDeniedKeysSubjectsAndLettersAtOnce(t *testing.T) {
 	t.Parallel()
 	const bad, good = 1000, 300
-	acl := strings.Replace(system.LeastPrivileged(t), "user timerd on >secret ~* ", "user timerd on >secret ~good*:* ~refused:* ~used:* ~timerd:* ", 1)
+	acl := strings.Replace(system.LeastPrivileged(t), "user timerd on >secret ~* ",
+		"user timerd on >secret ~good*:* ~refused:* ~used:* ~timerd:* ", 1)
 	s := system.New(t, devserver.ACL(acl))
 	rights := &server.Permissions{Publish: &server.SubjectPermission{Deny: []string{"timers.fired.refused.>"}}}
 	s.NATS = testenv.NATS(t, func(o *server.Options) {
-		o.Users = []*server.User{{Username: "admin", Password: "a"}, {Username: "timerd", Password: "t", Permissions: rights}}
+		o.Users = []*server.User{{Username: "admin", Password: "a"},
+			{Username: "timerd", Password: "t", Permissions: rights}}
 		o.NoAuthUser = "admin"
 	})
 	s.JS = s.NATS.JetStream()

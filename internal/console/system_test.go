@@ -1,0 +1,88 @@
+package console_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/internal/history"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// The system's page has each timerd with the reason why it is not ready, each server, and each stream with the time
+// until it is full.
+func TestSystem(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	has(t, w.page("/system"), "No timerd is alive", w.redis.Addr(), "master", "none yet", "TIMERS_RETRY", "no limit",
+		"None is known")
+	self := settled()
+	self.Since = time.Now().Add(-time.Minute)
+	self.Settings = map[string]string{"TIMERD_NAMESPACES": "shop,<b>"}
+	self.Counts = &schedule.Counts{Wrong: []schedule.Wrong{{Check: "claims", Text: "<i>no scripts</i>"}}}
+	w.beat(self)
+	w.limit("TIMERS", 100_000, 0)
+	w.limit("TIMERS_DEAD", 1000_000, time.Hour)
+	for range 6 {
+		for _, subject := range []string{"timers.fired.a.b.c", "timers.dead.a.b.c"} {
+			if _, err := w.js.Publish(t.Context(), subject, make([]byte, 1000)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	text := w.fresh("/system")
+	// A young stream counts as a minute old: one message in ten seconds, of some 1,040 bytes. In an hour those are less
+	// than the second limit.
+	has(t, text, "not ready", "claims", "&lt;i&gt;no scripts&lt;/i&gt;", "shop,&lt;b&gt;", `data-is="full">in 1`,
+		"never at this rate")
+	if strings.Contains(text, "<i>") || strings.Contains(text, "<b>") {
+		t.Errorf("markup of somebody else:\n%s", text)
+	}
+	has(t, w.get("/api/v1/system").body, `"instance": "a"`, `"check": "claims"`, `"role": "master"`,
+		`"fullin": null`)
+}
+
+// limit gives a stream a limit in bytes, and an age.
+func (w *world) limit(stream string, bytes int64, age time.Duration) {
+	w.t.Helper()
+	s, err := w.js.Stream(w.t.Context(), stream)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	config := s.CachedInfo().Config
+	config.MaxBytes, config.Discard, config.MaxAge = bytes, jetstream.DiscardNew, age
+	if _, err := w.js.UpdateStream(w.t.Context(), config); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// A gap is shown with the audit that answered it; the gap of a start alarms nobody.
+func TestGapsAreExplained(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.pulse = func() history.LiveStats { return history.LiveStats{At: time.Now(), Gaps: 1} }
+	self := settled()
+	self.Since = time.Now()
+	w.beat(self)
+	audited := func(report schedule.AuditReport) {
+		t.Helper()
+		nodes, err := w.sched.Nodes(t.Context())
+		if err == nil {
+			report.Instance, report.Took, report.LastGap = "a", 12*time.Millisecond, "events <b>back</b>"
+			err = nodes[0].RecordAudit(t.Context(), report)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	now := time.Now()
+	audited(schedule.AuditReport{At: now.Add(time.Second), Reason: "subscribed", Gaps: 1, GapAt: now})
+	has(t, w.fresh("/"), `<a href="/system#gaps" class="is-quiet"><strong>1</strong> <span>gaps in 15 minutes</span>`)
+	has(t, w.page("/system"), `<tr class="soft">`, "it was started", "in 12 ms")
+	audited(schedule.AuditReport{At: now.Add(-time.Second), Reason: "regular", Gaps: 2, GapAt: now})
+	has(t, w.fresh("/"), `<a href="/system#gaps" class="is-owed"><strong>1</strong>`)
+	has(t, w.page("/system"), "events &lt;b&gt;back&lt;/b&gt;", "an audit follows")
+	has(t, w.get("/api/v1/system").body, `"count": 2`, `"audited": false`)
+}

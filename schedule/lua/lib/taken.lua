@@ -1,0 +1,77 @@
+-- The firings that a claim takes from one partition when it looks at more than the usual. A taking has
+--   limit, room     how many firings, and how many bytes of payload, there is room for
+--   lease_end       in text
+--   since           from when on the caller has heard every event, in ms
+--   is_held         reports whether a hold covers a key and its due time; nil if nothing is held
+--   generation      of the list of holds
+--   count, looked   how many firings were taken, and how many entries of the index were looked at
+--   moved, held_room  how many held timers were moved, and for how many bytes more of them there is room
+--   contested_until   until when timers of the partition may be contested at the latest
+--   keys            whose timers were taken
+--   refs            of firings that were free
+--   rescheduled, cancelled, aside, aside_key
+--                   how many due timers had another TTL, had lost it, or were set aside, and the key of one of those
+--   owed, freed, kept, reclaimed, due
+--                   the firings: a ref and a record each. See claim.lua
+
+-- How many due timers one call moves because they are held, and of how many bytes, about.
+taken.MOST_HELD, taken.MOST_HELD_BYTES = 256, 200000
+
+-- begin returns an empty taking with its room, or nil and an error if the partition's list of holds is older than the
+-- caller's.
+function taken.begin(of, since)
+  local said = redis.call('HMGET', run.data, ':?:', ':h:')
+  local generation, is_held = holds.read(said[2])
+  if generation < of.generation then return nil, redis.error_reply('BEHIND timerd: the list of holds') end
+  if run.beside_others == nil then
+    run.beside_others = redis.call('EXISTS', run.prefix .. 'owed', run.prefix .. 'beside') > 0
+  end
+  return {
+    limit = of.limit, room = of.room, lease_end = of.lease_end, since = since, is_held = is_held,
+    generation = generation,
+    count = 0, looked = 0, moved = 0, held_room = taken.MOST_HELD_BYTES, contested_until = said[1], keys = {},
+    refs = {},
+    rescheduled = 0, cancelled = 0, aside = 0, aside_key = '',
+    owed = {}, freed = {}, kept = {}, reclaimed = {}, due = {},
+  }
+end
+
+-- add adds a firing of a kind.
+function taken.add(t, kind, ref, record)
+  local all = t[kind]
+  local n = #all
+  all[n + 1], all[n + 2] = ref, record
+  t.count, t.room = t.count + 1, t.room - #record
+end
+
+-- add_made claims a firing that make makes of a timer. One that is held is owed, and held by the next claim.
+function taken.add_made(t, make, key, due, record)
+  if t.is_held and t.is_held(key, due) then return make(key, due, record, '0') end
+  taken.add(t, 'due', make(key, due, record, t.lease_end), record)
+end
+
+-- is_full reports whether there is no room for more.
+function taken.is_full(t) return t.count >= t.limit or t.room <= 0 end
+
+-- follow takes in the key of a due timer that lives on, and counts what became of it.
+function taken.follow(t, key, at)
+  local outcome = contest.follow(key, at, MAX_PAYLOAD)
+  if outcome == -1 then t.cancelled = t.cancelled + 1 elseif outcome == 2 then t.rescheduled = t.rescheduled + 1 end
+end
+
+-- reply returns the claim's part of the reply: names and values, without zeros and empty ones.
+function taken.reply(t, next_due, looked)
+  local reply = { 'next', next_due, 'full', 1 }
+  local function say(name, value, nothing)
+    if value ~= nothing then reply[#reply + 1], reply[#reply + 2] = name, value end
+  end
+  for _, name in ipairs({ 'rescheduled', 'cancelled', 'aside' }) do say(name, t[name], 0) end
+  say('aside_key', t.aside_key, '')
+  say('looked', looked, '')
+  for _, kind in ipairs({ 'owed', 'freed', 'kept', 'reclaimed', 'due' }) do
+    local all = t[kind]
+    say(kind, #all / 2, 0)
+    for i = 1, #all do reply[#reply + 1] = all[i] end
+  end
+  return reply
+end
