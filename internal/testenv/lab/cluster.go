@@ -269,6 +269,9 @@ func (c *Cluster) Slots(ctx context.Context, master *devserver.Redis) ([]redis.S
 
 // Failover has a replica take over from its master, which is at work, and waits until it has and all nodes agree.
 func (c *Cluster) Failover(ctx context.Context, replica *devserver.Redis) error {
+	if err := c.awaitReplica(ctx, replica); err != nil {
+		return err
+	}
 	err := devserver.Until(ctx, agreementTimeout, func() error {
 		// A master refuses it: "You should send CLUSTER FAILOVER to a replica".
 		if err := replica.Admin().ClusterFailover(ctx).Err(); err != nil &&
@@ -286,6 +289,30 @@ func (c *Cluster) Failover(ctx context.Context, replica *devserver.Redis) error 
 		return fmt.Errorf("lab: the replica at %s has not taken over: %w", replica.Addr(), err)
 	}
 	return c.AwaitOK(ctx)
+}
+
+// awaitReplica waits until every running node knows that a node is a replica. Nodes tell each other of a new replica
+// only with their next pings, up to half a cluster-node-timeout later. A master that does not know yet refuses its
+// vote, and the replica asks for votes again only after four times the timeout. A node that has become a master in
+// the meantime is waited for no longer.
+func (c *Cluster) awaitReplica(ctx context.Context, replica *devserver.Redis) error {
+	return devserver.Until(ctx, agreementTimeout, func() error {
+		if replica.Role(ctx) == "master" {
+			return nil
+		}
+		for _, node := range c.running() {
+			nodes, err := node.Admin().ClusterNodes(ctx).Result()
+			if err != nil {
+				return err
+			}
+			for line := range strings.Lines(nodes) {
+				if fields := strings.Fields(line); fields[0] == c.ids[replica] && !strings.Contains(fields[2], "slave") {
+					return fmt.Errorf("lab: to %s, the node at %s is no replica: %s", node.Addr(), replica.Addr(), line)
+				}
+			}
+		}
+		return nil
+	})
 }
 
 // AwaitMasters waits until n running nodes are masters.
