@@ -1,6 +1,7 @@
 package checker
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 
@@ -39,7 +40,7 @@ func (w *hooks) logged(o *origin) {
 	for _, c := range left {
 		// The answer may have been lost, or may have come too late. Or the call may have arrived after its caller had
 		// stopped waiting.
-		if w.hampered(c.Deliverer, c.Host, c.At, c.Answered) && take(func(r history.Delivery) bool {
+		if w.hampered(c.Deliverer, c.Host, w.begun(o, c), c.Answered) && take(func(r history.Delivery) bool {
 			return of(c, r) && r.Status == 0 && (r.Took > 0 || r.Result != history.Postponed)
 		}) {
 			continue
@@ -56,6 +57,18 @@ func (w *hooks) logged(o *origin) {
 		w.record(o, r, used[i])
 	}
 	w.written(o)
+}
+
+// begun returns the begin of the delivery that made a call, by its record; the time of the call without one. A call may
+// arrive long after the begin, and late for its caller, where the machine was busy.
+func (w *hooks) begun(o *origin, c history.Call) int64 {
+	from := int64(0)
+	for _, r := range o.records {
+		if r.ID == c.EventID && r.Host == c.Host && r.Time <= c.At {
+			from = max(from, r.Time)
+		}
+	}
+	return cmp.Or(from, c.At)
 }
 
 // written checks that the log has each event's result, and the timer's end.
@@ -135,7 +148,7 @@ func (w *hooks) disturbedBefore(o *origin, again history.Call) bool {
 		return true
 	}
 	for _, c := range o.calls {
-		if c.At < again.At && (w.hampered(c.Deliverer, c.Host, c.At, c.Answered) ||
+		if c.At < again.At && (w.hampered(c.Deliverer, c.Host, w.begun(o, c), c.Answered) ||
 			w.kept(c.Deliverer, c.At-callDelay, w.settled(c.Deliverer, c.Answered))) {
 			return true
 		}

@@ -336,6 +336,20 @@ func TestVerdictsOnWebhooks(t *testing.T) {
 			w.log(m, 31_010, 200, steady, ok)
 			w.deliver(w.again(m, 2, 40_000), 41_010, 200, steady, ok)
 		}, ""},
+		{"a call that a busy machine brought late", nil, func(w *world) {
+			m := w.hook(0, 1, steady, usual)
+			w.Stalls = []history.Stall{{From: began + 1100, To: began + 3000}}
+			w.log(m, 1010, 0, steady, retry).Took = 3000
+			w.call(m, 3900, 0, 200, steady, usual)
+			w.deliver(w.again(m, 2, 5000), 6010, 200, steady, ok)
+		}, ""},
+		{"the same, and the machine was busy before the delivery", nil, func(w *world) {
+			m := w.hook(0, 1, steady, usual)
+			w.Stalls = []history.Stall{{From: began + 100, To: began + 1000}}
+			w.log(m, 1010, 0, steady, retry).Took = 3000
+			w.call(m, 3900, 0, 200, steady, usual)
+			w.deliver(w.again(m, 2, 5000), 6010, 200, steady, ok)
+		}, "unlogged, charged, repeated, held up"},
 		{"two calls, and the record of the first is stored first", paused, func(w *world) {
 			m := w.hook(0, 1, steady, usual)
 			w.call(m, 1010, 0, 200, steady, usual)
