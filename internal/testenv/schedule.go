@@ -32,9 +32,10 @@ func NewSchedule(t testing.TB) *Schedule {
 		o.DialTimeout, o.ReadTimeout, o.WriteTimeout, o.MaxRetries = time.Second, time.Second, time.Second, -1
 	})
 	s := &Schedule{Schedule: schedule.New(client, schedule.DefaultMaxPayload), Server: server, Client: client, t: t}
-	if _, err := s.Load(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	Eventually(t, schedulePatience, func() error {
+		_, err := s.Load(t.Context())
+		return err
+	}, "loading the libraries")
 	nodes, err := s.Nodes(t.Context())
 	if err != nil {
 		t.Fatal(err)
