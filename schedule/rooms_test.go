@@ -73,7 +73,8 @@ func TestLuaUsesWhatIsDeclared(t *testing.T) {
 	files := luaFiles(t)
 	known, defined, used := map[string]bool{}, map[string]bool{}, map[string]bool{}
 	for name := range strings.FieldsSeq(
-		"redis tonumber string math table unpack ipairs pairs type pcall error select cjson bit run int BUDGET steps") {
+		"redis tonumber string math table unpack ipairs pairs type pcall error select cjson bit run int BUDGET steps " +
+			"bound") {
 		known[name] = true
 	}
 	s := newScripts(DefaultMaxPayload, true, 0)
@@ -154,7 +155,7 @@ func TestStepsBeginTheirCalls(t *testing.T) {
 }
 
 // A library's variables outlive a call. So index.begin makes all state of a call anew, in run, and no function sets
-// anything else outside itself. Only noted.lua keeps state of its own.
+// anything else outside itself. Only noted.lua keeps state of its own, and library.lua sets Redis's globals, which stay.
 func TestNothingButRunOutlivesACall(t *testing.T) {
 	t.Parallel()
 	for name, f := range luaFiles(t) {
@@ -176,6 +177,18 @@ func TestNothingButRunOutlivesACall(t *testing.T) {
 	}
 	if want := []string{"a in line 5", "t.x in line 6", "t.y in line 6", "e in line 7"}; !slices.Equal(found, want) {
 		t.Errorf("found %q, want %q", found, want)
+	}
+}
+
+// A function finds Redis's globals by bound: see lua/library.lua.
+func TestFunctionsAreBound(t *testing.T) {
+	t.Parallel()
+	s := newScripts(DefaultMaxPayload, true, 0)
+	for name, text := range map[string]string{LibraryName: s.library(), "the steps": s.steps().text} {
+		registered := strings.Count(text, "redis.register_function {")
+		if bound := strings.Count(text, "callback = bound("); registered == 0 || bound != registered {
+			t.Errorf("%s: %d of %d functions are bound", name, bound, registered)
+		}
 	}
 }
 

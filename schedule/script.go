@@ -19,11 +19,14 @@ import (
 // lua has the steps, each a file; the functions that clients call; and in lib the rooms that both use. The first line
 // of a step has its flags. Settling and claiming have allow-oom, as they free memory.
 //
-//go:embed lua/lib/*.lua lua/steps/*.lua lua/functions/*.lua
+//go:embed lua/*.lua lua/lib/*.lua lua/steps/*.lua lua/functions/*.lua
 var lua embed.FS
 
 // LibraryName is the name of the function library in Redis that clients call.
 const LibraryName = "timerd"
+
+// libraryFile begins each library.
+const libraryFile = "lua/library.lua"
 
 // limitText describes timer_set in the list of functions. So the payload limit is in Redis, where every timerd reads
 // it.
@@ -87,7 +90,7 @@ func (s *scripts) makeLibrary() string {
 	for _, name := range filesIn(lua, "lua/functions") {
 		b.WriteString("do\n" + mustRead(lua, name) + "end\n")
 	}
-	return s.rooms.assemble("#!lua name="+LibraryName+"\n", b.String())
+	return s.rooms.assemble("#!lua name="+LibraryName+"\n"+mustRead(lua, libraryFile), b.String())
 }
 
 // makeSteps puts the library of the steps together.
@@ -99,10 +102,10 @@ func (s *scripts) makeSteps(prefix string) stepLibrary {
 		name := strings.TrimSuffix(path.Base(file), ".lua")
 		b.WriteString("do\n" + text + "end\n")
 		const function = "redis.register_function { function_name = LIBRARY .. '_%s', " +
-			"callback = steps.%[1]s, flags = {%s} }\n"
+			"callback = bound(steps.%[1]s), flags = {%s} }\n"
 		fmt.Fprintf(&register, function, name, flagsOf(head))
 	}
-	text := s.rooms.assemble("", b.String()) + register.String()
+	text := s.rooms.assemble(mustRead(lua, libraryFile), b.String()) + register.String()
 	hash := sha256.Sum256([]byte(text))
 	name := fmt.Sprintf("%s%x", prefix, hash[:stepHashBytes])
 	return stepLibrary{name: name, text: fmt.Sprintf("#!lua name=%s\nlocal LIBRARY = '%[1]s'\n%s", name, text)}

@@ -96,4 +96,4 @@ local function timer_cancel(keys, args)
   return 'cancelled'
 end
 
-redis.register_function { function_name = 'timer_cancel', callback = timer_cancel, flags = { 'allow-oom' } }
+redis.register_function { function_name = 'timer_cancel', callback = bound(timer_cancel), flags = { 'allow-oom' } }

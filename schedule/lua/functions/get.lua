@@ -108,4 +108,4 @@ local function timer_get(keys, args)
   return describe(due, record, state)
 end
 
-redis.register_function { function_name = 'timer_get', callback = timer_get, flags = { 'no-writes' } }
+redis.register_function { function_name = 'timer_get', callback = bound(timer_get), flags = { 'no-writes' } }

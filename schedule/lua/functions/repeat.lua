@@ -153,4 +153,4 @@ local function timer_repeat(keys, args)
   return 'planned'
 end
 
-redis.register_function { function_name = 'timer_repeat', callback = timer_repeat, flags = partition.SET_FLAGS }
+redis.register_function { function_name = 'timer_repeat', callback = bound(timer_repeat), flags = partition.SET_FLAGS }

@@ -74,5 +74,5 @@ local function timer_set(keys, args)
   return due
 end
 
-redis.register_function { function_name = 'timer_set', callback = timer_set, description = LIMIT,
+redis.register_function { function_name = 'timer_set', callback = bound(timer_set), description = LIMIT,
   flags = partition.SET_FLAGS }

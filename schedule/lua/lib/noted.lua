@@ -70,5 +70,5 @@ local function timer_moved(keys)
   noted.note(0)
 end
 
-redis.register_function { function_name = 'timer_noted', callback = timer_noted, flags = { 'no-writes' } }
-redis.register_function { function_name = 'timer_moved', callback = timer_moved, flags = { 'no-writes' } }
+redis.register_function { function_name = 'timer_noted', callback = bound(timer_noted), flags = { 'no-writes' } }
+redis.register_function { function_name = 'timer_moved', callback = bound(timer_moved), flags = { 'no-writes' } }
