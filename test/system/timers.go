@@ -68,7 +68,8 @@ func (s *System) Over(key string) {
 func (s *System) Load(prefix string, n int, spread time.Duration) []string {
 	s.T.Helper()
 	var want []string
-	from := 2000 + int64(n)/4 // time to set and adopt them
+	from := 2000 + int64(n)/2 // time to set and adopt them: more than twice of what a busy machine takes
+	begun := time.Now()
 	_, err := s.RDB.Pipelined(s.T.Context(), func(pipe redis.Pipeliner) error {
 		for i := range n {
 			key := fmt.Sprintf("load:%s:t:%d", prefix, i)
@@ -87,6 +88,9 @@ func (s *System) Load(prefix string, n int, spread time.Duration) []string {
 	}
 	// The plain ones are safe once adopted, and they are adopted in order.
 	s.Adopted(fmt.Sprintf("load:%s:t:%d", prefix, (n-1)/2*2))
+	if took := time.Since(begun).Milliseconds(); took > from {
+		s.T.Fatalf("%d timers were set and adopted in %d ms, and the first one was due after %d", n, took, from)
+	}
 	return want
 }
 
