@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -33,8 +34,10 @@ The exit code is 1 if not everything was audited.`,
   timerd audit --json`,
 		Args: arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			journal := newJournal(cmd)
+			defer journal.close()
 			return withSchedule(cmd, func(ctx context.Context, s *schedule.Schedule, _ redis.UniversalClient) error {
-				return audit(ctx, cmd, s, asJSON)
+				return audit(ctx, cmd, s, journal, asJSON)
 			})
 		},
 	}
@@ -51,7 +54,7 @@ type auditLine struct {
 }
 
 // audit audits everything, and prints the results.
-func audit(ctx context.Context, cmd *cobra.Command, s *schedule.Schedule, asJSON bool) error {
+func audit(ctx context.Context, cmd *cobra.Command, s *schedule.Schedule, journal *journal, asJSON bool) error {
 	began, so := time.Now(), progressOf(cmd)
 	all, err := admin.Audit(ctx, s, func(all []admin.Audited) {
 		for _, one := range all {
@@ -68,6 +71,10 @@ func audit(ctx context.Context, cmd *cobra.Command, s *schedule.Schedule, asJSON
 		return exitCode(exitFailed)
 	}
 	all = slices.DeleteFunc(all, func(one admin.Audited) bool { return !one.Done })
+	if len(all) > 0 {
+		journal.Note(ctx, event.Entry{Kind: event.EntryAudit,
+			Detail: "of " + counted(int64(len(all)), "server")})
+	}
 	if asJSON {
 		lines := make([]auditLine, len(all))
 		for i, one := range all {

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/schedule"
@@ -68,11 +69,16 @@ slots of a cluster are moving, it may be cancelled too.
 
 // cancelOne cancels the timers of a key.
 func cancelOne(cmd *cobra.Command, arg string) error {
+	journal := newJournal(cmd)
+	defer journal.close()
 	return withKey(cmd, arg, func(ctx context.Context, rdb redis.UniversalClient, key string) error {
 		timers := client.New(rdb)
 		outcome, err := timers.Cancel(ctx, key)
 		if err != nil {
 			return err
+		}
+		if outcome == client.Cancelled {
+			journal.Note(ctx, admin.TimersEntry(event.EntryCancel, 1, key))
 		}
 		if outcome == client.Fired {
 			if _, found, err := timers.Get(ctx, key); found && err == nil {
@@ -113,9 +119,11 @@ func cancelAll(cmd *cobra.Command, args []string, flags cancelFlags) error {
 			return usagef(cmd, "--due-before %w", err)
 		}
 	}
+	journal := newJournal(cmd)
+	defer journal.close()
 	return withSchedule(cmd, func(ctx context.Context, sched *schedule.Schedule, rdb redis.UniversalClient) error {
 		b := bulkCancel{
-			cmd: cmd, selection: admin.Selection{Query: query.Query{Namespace: namespace}},
+			cmd: cmd, journal: journal, selection: admin.Selection{Query: query.Query{Namespace: namespace}},
 			timers: admin.NewTimers(sched),
 		}
 		if cmd.Flags().Changed("due-before") {
@@ -139,6 +147,7 @@ func cancelAll(cmd *cobra.Command, args []string, flags cancelFlags) error {
 type bulkCancel struct {
 	cmd       *cobra.Command
 	timers    *admin.Timers
+	journal   *journal
 	selection admin.Selection
 	found     admin.TimerCount
 }
@@ -191,6 +200,7 @@ func (b *bulkCancel) cancel(ctx context.Context) error {
 		})
 		bar.clear()
 	}
+	b.note(ctx, done)
 	said := fmt.Sprintf("%d cancelled, %d too late", done.Cancelled, done.TooLate)
 	if done.Gone > 0 {
 		said += fmt.Sprintf(", %d gone meanwhile", done.Gone)
@@ -219,4 +229,16 @@ func (b *bulkCancel) cancel(ctx context.Context) error {
 			"on it: %s", err.Error())
 	}
 	return fmt.Errorf("stopped %s; run it again for the rest: %w", reached, err)
+}
+
+// note writes the cancellation to the history.
+func (b *bulkCancel) note(ctx context.Context, done admin.Cancelled) {
+	if done.Cancelled == 0 {
+		return
+	}
+	e := event.Entry{Kind: event.EntryCancel, Namespace: b.selection.Namespace.String(), Count: done.Cancelled}
+	if !b.selection.Before.IsZero() {
+		e.Detail = "due before " + b.selection.Before.UTC().Format(timeLayout)
+	}
+	b.journal.Note(ctx, e)
 }

@@ -15,10 +15,10 @@ type selection struct {
 	seq       uint64   // the flag; 0 if not given
 }
 
-// withDeadLetters calls f with the selected letters, and with the sections of the configuration. If an id or a number
-// is given, the letter must exist.
+// withDeadLetters calls f with the selected letters, the journal, and the sections of the configuration. If an id or a
+// number is given, the letter must exist.
 func withDeadLetters(cmd *cobra.Command, chosen selection, sections config.Section,
-	f func(*admin.Letters, config.Config) error) error {
+	f func(*admin.Letters, *admin.Journal, config.Config) error) error {
 	given := len(chosen.namespace)
 	for _, flag := range []bool{chosen.ID != "", chosen.seq > 0} {
 		if flag {
@@ -40,7 +40,7 @@ func withDeadLetters(cmd *cobra.Command, chosen selection, sections config.Secti
 		if err != nil {
 			return err
 		}
-		return f(all, c)
+		return f(all, journalOn(cmd, js, c.Streams()), c)
 	})
 }
 

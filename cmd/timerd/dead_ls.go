@@ -30,7 +30,7 @@ timerd dead show prints a whole letter.
 				return usagef(cmd, "--limit=%d: want 0, for all, or more", limit)
 			}
 			return withDeadLetters(cmd, selection{namespace: args}, config.SectionNATS,
-				func(all *admin.Letters, _ config.Config) error {
+				func(all *admin.Letters, _ *admin.Journal, _ config.Config) error {
 					return listDead(cmd, all, limit, asJSON)
 				})
 		},

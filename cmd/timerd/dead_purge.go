@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/config"
 )
@@ -29,8 +30,9 @@ func newDeadPurge() *cobra.Command {
 			if olderThan > 0 {
 				chosen.Before = time.Now().Add(-time.Duration(olderThan))
 			}
-			return withDeadLetters(cmd, chosen, config.SectionNATS, func(all *admin.Letters, _ config.Config) error {
-				return purge(cmd, all, yes)
+			return withDeadLetters(cmd, chosen, config.SectionNATS, func(all *admin.Letters, j *admin.Journal,
+				_ config.Config) error {
+				return purge(cmd, all, j, yes)
 			})
 		},
 	}
@@ -39,7 +41,7 @@ func newDeadPurge() *cobra.Command {
 	return cmd
 }
 
-func purge(cmd *cobra.Command, all *admin.Letters, yes bool) error {
+func purge(cmd *cobra.Command, all *admin.Letters, journal *admin.Journal, yes bool) error {
 	ctx := cmd.Context()
 	found, err := all.Find(ctx, func(admin.Letter, string) error { return nil })
 	if err != nil {
@@ -52,8 +54,15 @@ func purge(cmd *cobra.Command, all *admin.Letters, yes bool) error {
 		}
 	}
 	how := progressOf(cmd)
-	err = all.Purge(ctx, found.All, func(purged int) { how.show("%d of %d purged", purged, len(found.All)) })
+	gone := 0
+	err = all.Purge(ctx, found.All, func(purged int) {
+		gone = purged
+		how.show("%d of %d purged", purged, len(found.All))
+	})
 	how.clear()
+	if gone > 0 {
+		journal.Note(ctx, all.Entry(event.EntryPurge, gone))
+	}
 	if err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/keys"
@@ -29,13 +30,13 @@ The exit code is then 1.` + selectionHelp,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			chosen.namespace = args
 			return withDeadLetters(cmd, chosen, config.SectionNATS|config.SectionRedis,
-				func(all *admin.Letters, c config.Config) error {
+				func(all *admin.Letters, j *admin.Journal, c config.Config) error {
 					rdb, err := openRedis(cmd, c)
 					if err != nil {
 						return err
 					}
 					err = passingOver(cmd.Context(), cmd, rdb, func(s *schedule.Schedule) error {
-						return replay(cmd, all, s, yes)
+						return replay(cmd, all, s, j, yes)
 					})
 					return errors.Join(err, rdb.Close())
 				})
@@ -46,7 +47,8 @@ The exit code is then 1.` + selectionHelp,
 }
 
 // replay sets timers again. A letter is deleted only after its timer is set, so that an interruption loses none.
-func replay(cmd *cobra.Command, all *admin.Letters, sched *schedule.Schedule, yes bool) error {
+func replay(cmd *cobra.Command, all *admin.Letters, sched *schedule.Schedule, journal *admin.Journal,
+	yes bool) error {
 	ctx, out := cmd.Context(), cmd.OutOrStdout()
 	skipped := 0
 	found, err := all.Find(ctx, func(l admin.Letter, why string) error {
@@ -74,6 +76,9 @@ func replay(cmd *cobra.Command, all *admin.Letters, sched *schedule.Schedule, ye
 		_, err := fmt.Fprintf(out, "%d %s: %s\n", l.Seq, how, keys.EncodeText(l.Event.Key.String()))
 		return err
 	})
+	if replayed > 0 {
+		journal.Note(ctx, all.Entry(event.EntryReplay, replayed))
+	}
 	fmt.Fprintf(out, "%d replayed, %d skipped\n", replayed, skipped)
 	if err == nil && skipped > 0 {
 		return exitCode(exitFailed)

@@ -29,7 +29,8 @@ dead ls shows it.`,
 				return usagef(cmd, "SEQ %q: want the number of a dead letter; timerd dead ls shows them", args[0])
 			}
 			chosen := selection{LetterSelection: admin.LetterSelection{Seqs: []uint64{seq}}}
-			return withDeadLetters(cmd, chosen, config.SectionNATS, func(one *admin.Letters, _ config.Config) error {
+			return withDeadLetters(cmd, chosen, config.SectionNATS, func(one *admin.Letters, _ *admin.Journal,
+				_ config.Config) error {
 				return one.Each(cmd.Context(), func(l admin.Letter) (bool, error) {
 					if asJSON {
 						return false, printLetterJSON(cmd.OutOrStdout(), l)

@@ -41,7 +41,7 @@ func TestGetReadsTheStreams(t *testing.T) {
 	for id, want := range map[string]string{
 		"fired": `^timerd: shop:m:t:fired is not pending, held, owed or firing\nit last fired at 20[-0-9T:.]*Z, attempt 2: timerd watch shop:m:t --since 1h\n$`,
 		"dead":  `\nit became a dead letter at 20[-0-9T:.]*Z: timerd dead ls shop:m:t\n$`,
-		"never": `\nno event of it is in stream TIMERS: it was cancelled, or never set\n$`,
+		"never": `\nno event of it is in stream TIMERS: a program cancelled it, or it was never set\n$`,
 	} {
 		code, out, errs := timerd(t, "", "get", "shop:m:t:"+id)
 		if code != exitFailed || out != "" || !regexp.MustCompile(want).MatchString(errs) {

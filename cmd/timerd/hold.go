@@ -45,11 +45,14 @@ this hold.
 					return usagef(cmd, "--for=%s: want a duration of a second or more, such as 2h", until)
 				}
 			}
+			journal := newJournal(cmd)
+			defer journal.close()
 			return withHolds(cmd, func(ctx context.Context, h *admin.Holds, rdb redis.UniversalClient) error {
 				held, err := h.Hold(ctx, asked, lasts)
 				if err != nil {
 					return err
 				}
+				journal.Note(ctx, admin.HoldEntry(held.Hold))
 				return tellHeld(ctx, cmd, held, rdb)
 			})
 		},

@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -27,7 +28,7 @@ an occurrence. The exit code is 1 if there is no pending timer.
 		Example: "  timerd fire shop:order:timeout:42",
 		Args:    arguments(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return moveKey(cmd, args[0], admin.Moment{})
+			return moveKey(cmd, args[0], admin.Moment{}, event.EntryFire)
 		},
 	}
 }
@@ -51,16 +52,18 @@ DELAY is a duration from now (90s, 30d), an instant (2026-11-20T09:00:00Z) or @u
 			if err != nil {
 				return usagef(cmd, "DELAY %w", err)
 			}
-			return moveKey(cmd, args[0], to)
+			return moveKey(cmd, args[0], to, event.EntryMove)
 		},
 	}
 }
 
-// moveKey moves the pending timers of a key; the zero Moment is now.
-func moveKey(cmd *cobra.Command, arg string, to admin.Moment) error {
+// moveKey moves the pending timers of a key, and writes that to the history; the zero Moment is now.
+func moveKey(cmd *cobra.Command, arg string, to admin.Moment, kind event.EntryKind) error {
 	if err := checkKey(cmd, arg); err != nil {
 		return err
 	}
+	journal := newJournal(cmd)
+	defer journal.close()
 	return withKey(cmd, arg, func(ctx context.Context, rdb redis.UniversalClient, meant string) error {
 		key, err := keys.Parse(meant)
 		if err != nil {
@@ -79,6 +82,11 @@ func moveKey(cmd *cobra.Command, arg string, to admin.Moment) error {
 		if err := whyNotMoved(done, name); err != nil {
 			return err
 		}
+		noted := admin.TimersEntry(kind, done.Moved, meant)
+		if kind == event.EntryMove {
+			noted.Detail = "to " + at.UTC().Format(timeLayout)
+		}
+		journal.Note(ctx, noted)
 		warnIfUnattended(ctx, cmd, rdb)
 		text := "fires now"
 		if at.After(now) {

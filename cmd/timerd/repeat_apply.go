@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/yamlfile"
 	"github.com/timerd-io/timerd/keys"
@@ -86,6 +87,8 @@ func (a *repeatApply) run() error {
 	if len(faults) > 0 {
 		return a.refuse(faults)
 	}
+	journal := newJournal(a.cmd)
+	defer journal.close()
 	return withRedis(a.cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
 		repeats := admin.NewRepeats(schedule.New(rdb, schedule.DefaultMaxPayload))
 		plan, faults, err := repeats.Plan(ctx, wanted, pruned)
@@ -96,7 +99,7 @@ func (a *repeatApply) run() error {
 			return a.refuse(faults)
 		}
 		warnIfUnattended(ctx, a.cmd, rdb)
-		return a.carryOut(ctx, repeats, plan)
+		return a.carryOut(ctx, repeats, plan, journal)
 	})
 }
 
@@ -129,7 +132,7 @@ func (a *repeatApply) refuse(faults yamlfile.Faults) error {
 }
 
 // carryOut prints the changes, makes them, and prints the results.
-func (a *repeatApply) carryOut(ctx context.Context, repeats *admin.Repeats, plan *admin.Plan) error {
+func (a *repeatApply) carryOut(ctx context.Context, repeats *admin.Repeats, plan *admin.Plan, journal *journal) error {
 	out, errs := a.cmd.OutOrStdout(), a.cmd.ErrOrStderr()
 	_, printErr := io.WriteString(out, planText(plan))
 	rest := fmt.Sprintf("%d unchanged", plan.Count(admin.ToLeave))
@@ -154,6 +157,9 @@ func (a *repeatApply) carryOut(ctx context.Context, repeats *admin.Repeats, plan
 			strings.Join(done.Late, ", "))
 	}
 	said := fmt.Sprintf("%d added, %d changed, %d removed, %s", done.Added, done.Changed, done.Removed, rest)
+	if n := done.Added + done.Changed + done.Removed; n > 0 {
+		journal.Note(ctx, event.Entry{Kind: event.EntryRepeat, Count: int64(n), Detail: said})
+	}
 	if refused > 0 {
 		said += fmt.Sprintf(", %d refused", refused)
 	}

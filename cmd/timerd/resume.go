@@ -58,8 +58,14 @@ narrowest namespace decides.
 			case dead:
 				how.Kind = schedule.ResumeDead
 			}
+			journal := newJournal(cmd)
+			defer journal.close()
 			return withHolds(cmd, func(ctx context.Context, h *admin.Holds, _ redis.UniversalClient) error {
-				return resume(ctx, cmd, h, n, how)
+				released, err := resume(ctx, cmd, h, n, how)
+				if err == nil || released > 0 {
+					journal.Note(ctx, admin.ResumeEntry(n, how, released))
+				}
+				return err
 			})
 		},
 	}
@@ -70,12 +76,13 @@ narrowest namespace decides.
 	return cmd
 }
 
-// resume releases timers and shows its progress.
-func resume(ctx context.Context, cmd *cobra.Command, h *admin.Holds, n keys.Namespace, how schedule.Resume) error {
+// resume releases timers and shows its progress. It returns the number of timers that it has released itself.
+func resume(ctx context.Context, cmd *cobra.Command, h *admin.Holds, n keys.Namespace,
+	how schedule.Resume) (released int64, err error) {
 	told := time.Now()
 	var last admin.ResumeProgress
-	err := h.Resume(ctx, n, how, func(p admin.ResumeProgress) {
-		last = p
+	err = h.Resume(ctx, n, how, func(p admin.ResumeProgress) {
+		last, released = p, int64(p.Released)
 		if time.Since(told) < 2*time.Second {
 			return
 		}
@@ -88,17 +95,17 @@ func resume(ctx context.Context, cmd *cobra.Command, h *admin.Holds, n keys.Name
 	})
 	if ctx.Err() != nil {
 		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: interrupted; the timerds release the rest of %s\n", n)
-		return exitCode(exitFailed)
+		return released, exitCode(exitFailed)
 	}
 	if err != nil {
-		return err
+		return released, err
 	}
 	for _, server := range h.Unreplicated(ctx) {
 		fmt.Fprintf(cmd.ErrOrStderr(),
 			"timerd: warning: no replica has the resume, so it is as durable as this server: %s\n", server)
 	}
 	_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s resumed%s\n", n, showKept(how.Kind, last))
-	return err
+	return released, err
 }
 
 // showKept describes the timers kept by other holds, and their fate.

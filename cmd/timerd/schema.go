@@ -14,9 +14,9 @@ func newSchema() *cobra.Command {
 		Use:   "schema NAME",
 		Short: "Print a JSON Schema, or the AsyncAPI document",
 		Long: `Print the JSON Schema (2020-12) of a message: event, dead (a dead letter), delivery (a call of
-timerd deliver), request (the headers of a retry request), answer (a line of a command of timerd
-consume), timer (a line of timerd export and timerd set --from); or asyncapi, the AsyncAPI document
-of all subjects.`,
+timerd deliver), history (an entry of the history), request (the headers of a retry request), answer
+(a line of a command of timerd consume), timer (a line of timerd export and timerd set --from); or
+asyncapi, the AsyncAPI document of all subjects.`,
 		Example:   "  timerd schema event\n  timerd schema asyncapi >timerd.asyncapi.yaml",
 		ValidArgs: schemas.Names(),
 		Args:      arguments(cobra.ExactArgs(1)),

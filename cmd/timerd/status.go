@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
 
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/diag"
@@ -87,6 +88,10 @@ func acknowledgeLosses(cmd *cobra.Command) error {
 		}
 		for _, loss := range were {
 			fmt.Fprintf(cmd.OutOrStdout(), "acknowledged: %s\n", loss.Finding(-1).Text)
+		}
+		if len(were) > 0 {
+			journalOn(cmd, js, c.Streams()).Note(cmd.Context(),
+				event.Entry{Kind: event.EntryAcknowledge, Count: int64(len(were))})
 		}
 		if len(were) == 0 {
 			fmt.Fprintln(cmd.OutOrStdout(), "nothing to acknowledge: no data was lost")

@@ -10,21 +10,34 @@ import (
 )
 
 const (
-	// logOpenTime and logLookTime bound a search's wait for the log of deliveries: NATS does not answer a user without
-	// the right to read it.
+	// logOpenTime and logLookTime bound a search's wait for a log: NATS does not answer a user without the right to
+	// read it.
 	logOpenTime = time.Second
 	logLookTime = 2 * time.Second
 	// logAwayTime is the pause before a silent log is asked again.
 	logAwayTime = time.Minute
 )
 
-// absence notes whether the log of deliveries answers. Its methods may be called concurrently.
+// step is a part of a search.
+type step int
+
+const (
+	openStep step = iota
+	lookStep
+)
+
+// absence notes whether a log answers: the stream of the deliveries, or of the history. Its methods may be called
+// concurrently.
 type absence struct {
-	openTime, lookTime time.Duration
+	within map[step]time.Duration
 
 	mu    sync.Mutex
 	why   error
 	until time.Time
+}
+
+func newAbsence() *absence {
+	return &absence{within: map[step]time.Duration{openStep: logOpenTime, lookStep: logLookTime}}
 }
 
 // reason returns the reason not to ask the log now; nil if it may be asked.
@@ -47,22 +60,22 @@ func (a *absence) remember(err error) {
 	a.why, a.until = err, time.Now().Add(logAwayTime)
 }
 
-// read runs a step of a cursor. If the cursor's stream is optional, the step takes at most the given time, and a
-// failure only marks the cursor as away, without an error.
-func (a *absence) read(ctx context.Context, c *cursor, most time.Duration, step func(context.Context) error) error {
-	if !c.optional {
-		return step(ctx)
+// do runs a step. If the cursor's stream is a log, the step takes a limited time, and a failure only marks the cursor
+// as away, without an error.
+func (c *cursor) do(ctx context.Context, which step, run func(context.Context) error) error {
+	if c.log == nil {
+		return run(ctx)
 	}
-	if c.away = a.reason(); c.away != nil {
+	if c.away = c.log.reason(); c.away != nil {
 		return nil
 	}
-	bounded, cancel := context.WithTimeout(ctx, most)
+	bounded, cancel := context.WithTimeout(ctx, c.log.within[which])
 	defer cancel()
-	err := step(bounded)
+	err := run(bounded)
 	if err == nil || ctx.Err() != nil {
 		return err
 	}
-	a.remember(err)
+	c.log.remember(err)
 	c.away = err
 	return nil
 }

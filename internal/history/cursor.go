@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/keys"
 )
 
 // fromEnd is the place after the last message.
@@ -19,14 +21,14 @@ type cursor struct {
 	match  matcher
 	limit  int // number of wanted records
 
-	optional bool   // the search works without the stream
-	missing  bool   // there is no such stream
-	away     error  // the reason why it cannot be searched, or not further
-	place    uint64 // its beginning
-	count    uint64 // its messages
-	first    uint64 // its first message
-	last     uint64
-	average  uint64 // bytes of a message
+	log     *absence // the search works without the stream; nil if it does not
+	missing bool     // there is no such stream
+	away    error    // the reason why it cannot be searched, or not further
+	place   uint64   // its beginning
+	count   uint64   // its messages
+	first   uint64   // its first message
+	last    uint64
+	average uint64 // bytes of a message
 
 	next   uint64    // all messages from this sequence on were searched
 	since  time.Time // all messages stored since then were searched
@@ -62,9 +64,9 @@ func (c *cursor) open(ctx context.Context) error {
 	return c.jump(ctx)
 }
 
-// jump goes to the last message of the subject, if only one subject is searched: NATS knows its place.
+// jump goes to the last message of the subject, if only one subject is searched, or only actions: NATS knows its place.
 func (c *cursor) jump(ctx context.Context) error {
-	if !c.match.one() || c.done() {
+	if !c.match.one() && c.match.kind != keys.Operator || c.done() {
 		return nil
 	}
 	m, ok, err := last(ctx, c.js, c.stream, c.match.filter)

@@ -13,6 +13,8 @@ func (r *Reader) stream(kind string) string {
 		return r.names.DeadStream()
 	case keys.Delivery:
 		return r.names.DeliveryStream()
+	case keys.History, keys.Operator:
+		return r.names.HistoryStream()
 	}
 	return r.names.FiredStream()
 }

@@ -8,8 +8,10 @@ func (r *Reader) WithFirstWindow(messages uint64) *Reader {
 	return r
 }
 
-// WithPatience has searches wait so long for the log of deliveries.
+// WithPatience has searches wait so long for the log of deliveries, and for the history.
 func (r *Reader) WithPatience(most time.Duration) *Reader {
-	r.log.openTime, r.log.lookTime = most, most
+	for _, log := range r.logs {
+		log.within = map[step]time.Duration{openStep: most, lookStep: most}
+	}
 	return r
 }

@@ -28,8 +28,8 @@ type Reader struct {
 	js    jetstream.JetStream
 	names keys.Names
 	slots chan struct{}
-	log   absence // of the stream of deliveries
-	first uint64  // messages in the first window
+	logs  map[string]*absence // of the streams that not all users may read, by kind
+	first uint64              // messages in the first window
 
 	// Work is the time after which a search returns its matches. Default: 1 s. It takes some 150 ms more, or longer if
 	// NATS is slow.
@@ -41,7 +41,7 @@ type Reader struct {
 func New(js jetstream.JetStream, names keys.Names) *Reader {
 	return &Reader{
 		js: js, names: names, slots: make(chan struct{}, searches),
-		log:   absence{openTime: logOpenTime, lookTime: logLookTime},
+		logs:  map[string]*absence{keys.Delivery: newAbsence(), keys.History: newAbsence()},
 		first: firstWindow, Work: defaultWork,
 	}
 }
@@ -54,13 +54,13 @@ type Page struct {
 	// Since is the time since which all messages were searched, for this page and those before it. It is the zero Time
 	// if the beginning of every stream was reached.
 	Since   time.Time
-	Streams []Reach // the same by stream; without the deliveries if they have no stream
+	Streams []Reach // the same by stream and kind; without those of deliveries and the history if they do not exist
 }
 
 // Reach is the extent of a stream's search.
 type Reach struct {
 	Stream    string
-	Kind      string    // keys.Fired, keys.Dead or keys.Delivery
+	Kind      string    // keys.Fired, keys.Dead, keys.Delivery, keys.History or keys.Operator
 	Messages  uint64    // number of messages in the stream
 	Seq       uint64    // the first message searched; 0 if none was
 	Since     time.Time // its stored time
@@ -72,8 +72,9 @@ type Reach struct {
 // streams returns the streams that are searched. A place names them in this order, so a new stream comes last.
 func (r *Reader) streams(q Query) []*cursor {
 	var cursors []*cursor
-	for _, kind := range []string{keys.Fired, keys.Dead, keys.Delivery} {
-		if q.Kind == "" || q.Kind == kind {
+	for _, kind := range []string{keys.Fired, keys.Dead, keys.Delivery, keys.History, keys.Operator} {
+		ofHistory := kind == keys.History || kind == keys.Operator
+		if q.Kind == "" && (!ofHistory || q.Key != (keys.Key{})) || q.Kind == kind {
 			cursors = append(cursors, &cursor{
 				js: r.js, stream: r.stream(kind), match: newMatcher(q, r.names.SubjectPrefix(), kind), size: r.first,
 			})
@@ -87,8 +88,8 @@ func (r *Reader) streams(q Query) []*cursor {
 // be empty although there are more matches.
 //
 // Its error has the fix; it wraps ErrPlace for an invalid place. After finds, the page and its place are valid beside
-// the error. For a query about several streams an unreadable stream of deliveries is no error: not all users have that
-// right. If it does not answer, it is not asked for a minute, and a later page continues in it.
+// the error. For a query about several streams an unreadable stream of deliveries, or of the history, is no error: not
+// all users have that right. If it does not answer, it is not asked for a minute, and a later page continues in it.
 func (r *Reader) Search(ctx context.Context, q Query, place string, limit int) (Page, error) {
 	s := search{cursors: r.streams(q), limit: defaultLimit}
 	if limit > 0 {
@@ -106,8 +107,11 @@ func (r *Reader) Search(ctx context.Context, q Query, place string, limit int) (
 	}
 	missing := 0
 	for i, c := range s.cursors {
-		c.limit, c.place, c.optional = s.limit, places[i], i > 0 && c.match.kind == keys.Delivery
-		err := r.log.read(ctx, c, r.log.openTime, c.open)
+		c.limit, c.place = s.limit, places[i]
+		if i > 0 {
+			c.log = r.logs[c.match.isIn()]
+		}
+		err := c.do(ctx, openStep, c.open)
 		if err != nil {
 			return Page{}, err
 		}
@@ -124,7 +128,7 @@ func (r *Reader) Search(ctx context.Context, q Query, place string, limit int) (
 		// Matches in one stream may have to wait for another stream, so the search continues until the page has come
 		// further.
 		c := s.newest()
-		if err = r.log.read(ctx, c, r.log.lookTime, c.look); err != nil || !time.Now().Before(until) &&
+		if err = c.do(ctx, lookStep, c.look); err != nil || !time.Now().Before(until) &&
 			s.page().Place != begin {
 			break
 		}
@@ -220,7 +224,7 @@ func (s *search) page() Page {
 				p.Since = reach.Since
 			}
 		}
-		if !c.missing || c.match.kind != keys.Delivery { // most have no webhooks
+		if !c.missing || c.match.isIn() == keys.Fired || c.match.kind == keys.Dead { // most have no webhooks
 			p.Streams = append(p.Streams, reach)
 		}
 	}

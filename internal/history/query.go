@@ -7,9 +7,10 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Query selects messages. The zero value selects all.
+// Query selects messages. The zero value selects all events and deliveries.
 type Query struct {
-	// Key is one timer. If it is set, Namespace and Text are ignored.
+	// Key is one timer. If it is set, Namespace and Text are ignored, and the history is searched too: for ends of the
+	// timer, and for actions on it or on its namespace.
 	Key       keys.Key
 	Namespace keys.Namespace
 	// Text is a part of the timer's id, byte for byte as in the key.
@@ -18,7 +19,8 @@ type Query struct {
 	Why string
 	// Failed selects deliveries whose call failed: without successes, and without postponements that called nobody.
 	Failed bool
-	// Kind is keys.Fired, keys.Dead or keys.Delivery for one stream; empty means all of them.
+	// Kind is keys.Fired, keys.Dead or keys.Delivery for one stream, keys.History for ends of timers without an event,
+	// or keys.Operator for actions; only Key selects some of these. Empty means all streams.
 	Kind string
 }
 
@@ -44,6 +46,10 @@ type matcher struct {
 
 func newMatcher(q Query, prefix, kind string) matcher {
 	m := matcher{Query: q, prefix: prefix, kind: kind, within: q.namespace(), why: strings.ToLower(q.Why)}
+	if kind == keys.Operator { // whose subjects and texts may name no timer
+		m.filter = keys.SubjectAll(prefix, kind)
+		return m
+	}
 	if m.filter = keys.SubjectAll(prefix, kind); m.within != (keys.Namespace{}) {
 		m.filter = m.within.Subject(prefix, kind)
 	}
@@ -56,12 +62,20 @@ func newMatcher(q Query, prefix, kind string) matcher {
 	return m
 }
 
-// all reports whether messages of every namespace match.
-func (m *matcher) all() bool { return m.within == keys.Namespace{} }
+// isIn returns the kind that names the stream.
+func (m *matcher) isIn() string {
+	if m.kind == keys.Operator {
+		return keys.History
+	}
+	return m.kind
+}
+
+// all reports whether all messages of the stream are in the namespace. The history has those of two kinds.
+func (m *matcher) all() bool { return m.within == keys.Namespace{} && m.isIn() != keys.History }
 
 // one reports whether only messages of one subject match.
 func (m *matcher) one() bool {
-	return m.within.App != "" && m.within.Module != "" && m.within.Type != ""
+	return m.kind != keys.Operator && m.within.App != "" && m.within.Module != "" && m.within.Type != ""
 }
 
 // longestPlain returns the longest part of a text that every JSON encoder writes unchanged: some escape more than they
@@ -95,6 +109,8 @@ func (m *matcher) record(stream string, of message) Record {
 // covers reports whether a subject is in the namespace.
 func (m *matcher) covers(subject string) bool {
 	switch {
+	case m.kind == keys.Operator:
+		return strings.HasPrefix(subject, strings.TrimSuffix(m.filter, ">"))
 	case m.one():
 		return subject == m.filter
 	case m.all():
@@ -109,7 +125,9 @@ func (m *matcher) match(r Record) bool {
 	var is bool
 	switch {
 	case r.Fault != "":
-		is = bytes.Contains(r.Data, m.text)
+		is = bytes.Contains(r.Data, m.text) && (m.kind != keys.Operator || m.Key == (keys.Key{}))
+	case m.kind == keys.Operator:
+		is = m.Key == (keys.Key{}) || r.Entry.Concerns(m.Key)
 	case m.Key != (keys.Key{}):
 		is = r.Key == m.Key
 	default:
@@ -122,7 +140,7 @@ func (m *matcher) match(r Record) bool {
 		return true
 	}
 	for _, text := range []string{r.Event.DeadReason, r.Event.LastError, r.Delivery.Error, r.Delivery.Host,
-		r.Fault} {
+		r.Entry.By, r.Entry.Detail, r.Fault} {
 		if strings.Contains(strings.ToLower(text), m.why) {
 			return true
 		}

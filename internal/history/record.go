@@ -14,15 +14,16 @@ import (
 // Fault is empty, and even then its texts are not trusted.
 type Record struct {
 	Stream   string
-	Kind     string // of its subject: keys.Fired, keys.Dead or keys.Delivery
+	Kind     string // of its subject: keys.Fired, keys.Dead, keys.Delivery, keys.History or keys.Operator
 	Seq      uint64 // its number in the stream
 	Stored   time.Time
 	Subject  string
 	MsgID    string // its Nats-Msg-Id
 	Data     []byte
-	Key      keys.Key       // of the timer, if Fault is ""
-	Event    event.Event    // from Data, if Fault is "" and Kind is not keys.Delivery
+	Key      keys.Key       // of the timer, if Fault is ""; none of keys.Operator
+	Event    event.Event    // from Data, if Fault is "" and Kind is keys.Fired or keys.Dead
 	Delivery event.Delivery // from Data, if Fault is "" and Kind is keys.Delivery
+	Entry    event.Entry    // from Data, if Fault is "" and Kind is keys.History or keys.Operator
 	Fault    string         // the reason why Data is no message about a timer of the subject; "" if it is one
 }
 
@@ -31,17 +32,27 @@ type Record struct {
 func newRecord(prefix string, r Record, header nats.Header) Record {
 	r.MsgID = header.Get(event.MsgIDHeader)
 	var err error
-	if r.Kind == keys.Delivery {
+	switch r.Kind {
+	case keys.Delivery:
 		if r.Delivery, err = event.ParseDelivery(r.Data); err == nil {
 			r.Key, err = r.Delivery.Key()
 		}
-	} else {
+	case keys.History, keys.Operator:
+		r.Entry, err = event.ParseEntry(r.Data)
+		switch {
+		case err != nil:
+		case r.Entry.IsEnd() != (r.Kind == keys.History):
+			err = fmt.Errorf("its kind %q does not match its NATS subject", event.ClipText(string(r.Entry.Kind)))
+		case r.Kind == keys.History:
+			r.Key = r.Entry.Keys()[0]
+		}
+	default:
 		r.Event, err = event.Parse(r.Data)
 		r.Key = r.Event.Key
 	}
 	if err != nil {
 		r.Fault = err.Error()
-	} else if r.Key.Subject(prefix, r.Kind) != r.Subject {
+	} else if r.Kind != keys.Operator && r.Key.Subject(prefix, r.Kind) != r.Subject {
 		r.Fault = fmt.Sprintf("its timer %q does not match its NATS subject %s", event.ClipText(r.Key.String()),
 			r.Subject)
 	}
@@ -55,6 +66,8 @@ func (r Record) ID() string {
 		return r.MsgID
 	case r.Kind == keys.Delivery:
 		return r.Delivery.ID
+	case r.Kind == keys.History, r.Kind == keys.Operator:
+		return ""
 	}
 	return r.Event.ID
 }

@@ -87,7 +87,7 @@ func (w *window) pick(ctx context.Context) error {
 
 // slow reports whether some messages came, but not all in time: a smaller window is readable.
 func (w *window) slow(err error) bool {
-	return w.optional && w.read > 0 && w.from < w.to && errors.Is(err, context.DeadlineExceeded)
+	return w.log != nil && w.read > 0 && w.from < w.to && errors.Is(err, context.DeadlineExceeded)
 }
 
 // consider keeps a message if it matches. It returns errHeavy once the window is over its limits.

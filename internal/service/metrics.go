@@ -6,6 +6,7 @@ import (
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/retry"
 	"github.com/timerd-io/timerd/internal/status"
+	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
 	"github.com/timerd-io/timerd/schedule"
@@ -13,6 +14,7 @@ import (
 
 // metrics are timerd's metrics, by which a user sees that the guarantees hold.
 type metrics struct {
+	ends        *streams.Ends   // gets timers that end without an event; may be nil
 	counts      *counts         // the counts for heartbeats
 	namespaces  keys.Namespaces // the namespaces with series of their own
 	firings     []firings       // for each of them, and for all others

@@ -7,6 +7,7 @@ import (
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/query"
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/notify"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -67,8 +68,17 @@ func (p *published) SetAside(*schedule.Firing) {
 	p.all.setAside.WithLabelValues(string(query.ParkedRefused)).Inc()
 }
 
-func (p *published) Late(_ *schedule.Firing, action notify.LateAction) {
+func (p *published) Late(f *schedule.Firing, action notify.LateAction) {
 	p.tooLate.WithLabelValues(string(action)).Inc()
+	if action == notify.LateDrop {
+		p.all.ends.Add(endOf(event.EntryDropped, f))
+	}
+}
+
+// endOf returns the entry of a firing's end without an event.
+func endOf(kind event.EntryKind, f *schedule.Firing) event.Entry {
+	return event.Entry{Kind: kind, Subjects: []string{keys.EncodeText(f.Key.String())}, Due: f.Due.Time(),
+		Attempt: f.Attempt}
 }
 
 func (p *published) Lost(n uint64) { p.lost.Add(float64(n)) }

@@ -130,6 +130,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 
 	registered := newRegistry()
 	m := newMetrics(registered, c.Service.Namespaces)
+	m.ends = streams.NewEnds(conns.js, conf, log)
 	m.observe(registered, publisher, retries)
 	past := newConsumption(conns.js, conf, self.Instance, log)
 	retries.OnFailed = past.noteFailed
@@ -169,6 +170,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 			{"takeovers", withoutError(all.taken.run)},
 			{"watch for stops", withoutError(func(ctx context.Context) { watchStops(ctx, m.counts, log) })},
 			{"problems", withoutError(wrong.run)},
+			{"history", withoutError(m.ends.Run)},
 			{"losses", withoutError(streams.NewLosses(conns.rdb, conns.js, conf, all.counted, log).Run)},
 		},
 		{{"connections", conns.run}},

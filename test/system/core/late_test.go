@@ -6,7 +6,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/internal/policy"
+	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/test/system"
 )
 
@@ -60,6 +63,13 @@ func TestTimersThatAreTooLate(t *testing.T) {
 			t.Errorf("the metrics lack %s", want)
 		}
 	}
+	js := s.NATS.JetStream()
+	testenv.Eventually(t, time.Minute, func() bool {
+		data, _, err := history.Last(t.Context(), js, "TIMERS_HISTORY", "timers.history.shop.otp.sms")
+		e, fault := event.ParseEntry(data)
+		return err == nil && fault == nil && e.Kind == event.EntryDropped && e.Attempt < 2 &&
+			e.Subjects[0] == "shop:otp:sms:dropped" && e.Time.Sub(e.Due) > time.Second
+	}, "the dropped timer in the history")
 	if log := p.Log.String(); !strings.Contains(log, "timers are too late to fire") {
 		t.Error("the log says nothing of them")
 	}

@@ -385,7 +385,7 @@ func TestIdentityWithFewRights(t *testing.T) {
 			{Username: "admin", Password: "admin"},
 			{Username: "documented", Password: "timerd", Permissions: &server.Permissions{ // as deploy/README.md has it
 				Publish: &server.SubjectPermission{Allow: []string{"$JS.API.>", "$JS.ACK.>", "timers.fired.>",
-					"timers.dead.>", "timers.state.>", "timers.installation.>"}},
+					"timers.dead.>", "timers.state.>", "timers.history.>", "timers.installation.>"}},
 				Subscribe: &server.SubjectPermission{Allow: []string{"_INBOX.>", "timers.installation.>"}},
 				Response:  &server.ResponsePermission{MaxMsgs: 1, Expires: time.Minute},
 			}},
