@@ -30,7 +30,7 @@ func newHoldWork(actions *Actions, s *shared, do string, form url.Values, who st
 		return nil, badRequest(err.Error(),
 			"A namespace is app[:module[:type]], with * for any part, such as pay:refund.")
 	}
-	w := &holdWork{request: request{do, "/holds"}, actions: actions, list: s.sources.Holds,
+	w := &holdWork{request: request{name: do, from: "/holds"}, actions: actions, list: s.sources.Holds,
 		hold: schedule.Hold{Namespace: n, By: who + " in the console"}}
 	if do == "resume" {
 		return w, nil
@@ -125,6 +125,7 @@ func (w *holdWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, error)
 		if err != nil {
 			return nil, err
 		}
+		w.changed = new(admin.HoldEntry(held.Hold))
 		if len(held.Missing) > 0 {
 			return nil, errors.New("the hold stands, but these may still claim timers: " +
 				strings.Join(held.Missing, "; ") + "; hold it again to see whether it is complete")
@@ -148,6 +149,9 @@ func (w *holdWork) resume(ctx context.Context, tell func([]Tally)) ([]Tally, err
 		released, kept = int64(p.Released), p.Kept
 		tell([]Tally{{"released", released}})
 	})
+	if err == nil || released > 0 {
+		w.changed = new(admin.ResumeEntry(w.hold.Namespace, w.how, released))
+	}
 	rest := int64(0)
 	if err == nil {
 		rest = max(held-released-kept, 0)

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strconv"
 
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -22,7 +23,7 @@ type lettersWork struct {
 
 func newLettersWork(actions *Actions, do string, form url.Values) (work, error) {
 	f := letterFilterOf(form)
-	w := &lettersWork{request: request{do, f.address()}, actions: actions}
+	w := &lettersWork{request: request{name: do, from: f.address()}, actions: actions}
 	if form.Get("all") != "" {
 		sel, err := f.selection()
 		if err != nil {
@@ -94,13 +95,14 @@ func (w *lettersWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, err
 			n = purged
 			tell(tallies())
 		})
+		w.note(w.letters.Entry(event.EntryPurge, n))
 		return tallies(), err
 	}
 	var replayed, before int64
 	tallies := func() []Tally {
 		return someTallies([]Tally{{"replayed", replayed}, {"replayed or sent again before", before}})
 	}
-	_, err := w.letters.Replay(ctx, w.actions.Schedule, w.found.Replayable, func(_ admin.Letter, fresh bool) error {
+	n, err := w.letters.Replay(ctx, w.actions.Schedule, w.found.Replayable, func(_ admin.Letter, fresh bool) error {
 		if fresh {
 			replayed++
 		} else {
@@ -109,5 +111,6 @@ func (w *lettersWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, err
 		tell(tallies())
 		return ctx.Err()
 	})
+	w.note(w.letters.Entry(event.EntryReplay, n))
 	return tallies(), err
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -19,11 +20,12 @@ type resendWork struct {
 	key     *keys.Key // of the events, if given
 	seqs    []uint64  // in the stream of firings
 
-	ids map[uint64]string // of the sendable events, once counted
+	ids   map[uint64]string // of the sendable events, once counted
+	names []string          // their keys
 }
 
 func newResendWork(actions *Actions, form url.Values) (work, error) {
-	w := &resendWork{request: request{"resend", "/timers"}, actions: actions}
+	w := &resendWork{request: request{name: "resend", from: "/timers"}, actions: actions}
 	var err error
 	if w.seqs, err = selectedSeqs(form); err != nil {
 		return nil, err
@@ -52,7 +54,7 @@ func (w *resendWork) title() string {
 
 func (w *resendWork) count(ctx context.Context, tell func(Count)) (Count, error) {
 	c := Count{Noun: "events"}
-	w.ids = map[uint64]string{}
+	w.ids, w.names = map[uint64]string{}, nil
 	var names, warnings []string
 	for _, seq := range w.seqs {
 		r, why, err := w.actions.Firings.Find(ctx, seq, w.key)
@@ -68,6 +70,7 @@ func (w *resendWork) count(ctx context.Context, tell func(Count)) (Count, error)
 			continue
 		}
 		w.ids[seq] = r.Event.ID
+		w.names = append(w.names, r.Key.String())
 		names = append(names, keys.EncodeText(r.Key.String())+", attempt "+strconv.Itoa(r.Event.Attempt))
 		c.Touches++
 		tell(c)
@@ -93,5 +96,6 @@ func (w *resendWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, erro
 		})
 	}
 	done, err := w.actions.Firings.Resend(ctx, w.ids, func(r admin.Resent) { tell(tallies(r)) })
+	w.note(admin.TimersEntry(event.EntryResend, done.Sent, w.names...))
 	return tallies(done), err
 }

@@ -5,9 +5,11 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
@@ -35,7 +37,7 @@ type timersWork struct {
 
 func newTimersWork(actions *Actions, s *shared, do string, form url.Values, r *http.Request) (work, error) {
 	f := filterOf(form)
-	w := &timersWork{request: request{do, f.address()}, actions: actions, index: s.sources.Index,
+	w := &timersWork{request: request{name: do, from: f.address()}, actions: actions, index: s.sources.Index,
 		now: s.now}
 	if form.Get("all") != "" {
 		q, err := f.query(s.now(r.Context()))
@@ -191,6 +193,9 @@ func (w *timersWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, erro
 		if err != nil {
 			return nil, err
 		}
+		if outcome == client.Cancelled {
+			w.note(admin.TimersEntry(event.EntryCancel, 1, w.key.String()))
+		}
 		names := map[client.Outcome]string{client.Cancelled: "cancelled", client.Fired: "too late",
 			client.Unknown: "gone meanwhile"}
 		return []Tally{{names[outcome], 1}}, nil
@@ -201,13 +206,49 @@ func (w *timersWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, erro
 	}
 	if w.name == "cancel" {
 		done, err := w.actions.Timers.Cancel(ctx, sel, func(c admin.Cancelled) { tell(cancelTallies(c)) })
+		w.note(w.entry(event.EntryCancel, done.Cancelled))
 		if err == nil && done.Cut {
 			err = query.ErrCut
 		}
 		return cancelTallies(done), err
 	}
 	done, err := w.actions.Timers.Move(ctx, sel, w.to, func(m admin.Moved) { tell(w.moveTallies(m)) })
+	w.note(w.entry(event.EntryKind(w.name), done.Moved))
 	return w.moveTallies(done), err
+}
+
+// entry returns the entry of an action that has changed n timers of the selection.
+func (w *timersWork) entry(kind event.EntryKind, n int64) event.Entry {
+	e := event.Entry{Kind: kind, Count: n}
+	var words []string
+	if w.all != nil {
+		e.Namespace, words = namespaceOf(*w.all).String(), append(words, w.what)
+	} else {
+		var names []string
+		for _, which := range w.list[:min(len(w.list), event.MaxEntrySubjects)] {
+			names = append(names, which.Key.String())
+		}
+		e = admin.TimersEntry(kind, n, names...)
+	}
+	if kind == event.EntryMove {
+		words = append(words, "to "+w.to.UTC().Format(jsonLayout))
+	}
+	e.Detail = strings.Join(words, ", ")
+	return e
+}
+
+// namespaceOf returns the narrowest known namespace of a query's timers.
+func namespaceOf(q query.Query) (n keys.Namespace) {
+	if q.Prefix == "" {
+		return q.Namespace
+	}
+	parts := strings.SplitN(q.Prefix, ":", 4)
+	for i, part := range []*string{&n.App, &n.Module, &n.Type} {
+		if i+1 < len(parts) { // the last one may go on
+			*part = parts[i]
+		}
+	}
+	return n
 }
 
 func cancelTallies(c admin.Cancelled) []Tally {

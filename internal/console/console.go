@@ -52,7 +52,7 @@ func New(settings config.Console, sources Sources, actions *Actions, log *slog.L
 	s := newShared(sources)
 	c := &Console{streams: &streams{make(chan struct{}, mostStreams), make(chan struct{})}, log: log}
 	if actions != nil {
-		c.jobs = newJobs(log)
+		c.jobs = newJobs(log, actions.Journal)
 	}
 	render := &renderer{pages: pages, actions: actions != nil, state: s.state, log: log}
 	c.handler = newHandler(settings, s, render, files, c.streams, actions, c.jobs)

@@ -10,6 +10,9 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/admin"
 )
 
 // Every change is a job, whether it concerns one timer or a million. A job counts the timers it would change, waits for
@@ -47,16 +50,28 @@ type work interface {
 	confirm(form url.Values) error
 	// run does the work, and reports its progress. Its result also counts beside an error.
 	run(ctx context.Context, tell func([]Tally)) ([]Tally, error)
+	// changes returns the entry of its changes for the history once it has run, or nil if it changed nothing.
+	changes() *event.Entry
 }
 
 // request is the common part of every work: its name and its page.
 type request struct {
 	name string // as in a form
 	from string // the address of the page
+
+	changed *event.Entry
+}
+
+// note notes changes for the history, if there are any.
+func (r *request) note(e event.Entry) {
+	if e.Count > 0 {
+		r.changed = &e
+	}
 }
 
 func (r *request) do() string               { return r.name }
 func (r *request) back() string             { return r.from }
+func (r *request) changes() *event.Entry    { return r.changed }
 func (r *request) confirm(url.Values) error { return nil } // no fields
 
 // Count is the extent of a job.
@@ -145,7 +160,8 @@ func (v *JobView) Did() int64 {
 
 // jobs are the jobs of this process.
 type jobs struct {
-	log *slog.Logger
+	log     *slog.Logger
+	journal *admin.Journal
 
 	mu      sync.Mutex
 	byID    map[string]*job
@@ -154,7 +170,9 @@ type jobs struct {
 	under   sync.WaitGroup
 }
 
-func newJobs(log *slog.Logger) *jobs { return &jobs{log: log, byID: map[string]*job{}} }
+func newJobs(log *slog.Logger, journal *admin.Journal) *jobs {
+	return &jobs{log: log, journal: journal, byID: map[string]*job{}}
+}
 
 var errTooManyJobs = &fault{Status: http.StatusTooManyRequests, Title: "Too many actions at once",
 	Detail: "Three actions are running, which is the limit.", Fix: "Wait until one of them has ended, or stop it."}
@@ -231,6 +249,10 @@ func (s *jobs) confirm(j *job, form url.Values) error {
 			j.tallies = t
 			j.mu.Unlock()
 		})
+		if e := j.work.changes(); e != nil {
+			e.By = j.who
+			s.journal.Note(ctx, *e)
+		}
 		j.mu.Lock()
 		j.tallies, j.ended = tallies, time.Now()
 		switch {

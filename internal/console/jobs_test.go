@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/timerd-io/timerd/event"
 )
 
 // noWork is work that notes whether it was done.
@@ -19,6 +21,7 @@ func (*noWork) back() string  { return "/" }
 func (*noWork) count(context.Context, func(Count)) (Count, error) { return Count{Touches: 1}, nil }
 
 func (*noWork) confirm(url.Values) error { return nil }
+func (*noWork) changes() *event.Entry    { return nil }
 
 func (w *noWork) run(context.Context, func([]Tally)) ([]Tally, error) {
 	w.done = true
@@ -29,7 +32,7 @@ func (w *noWork) run(context.Context, func([]Tally)) ([]Tally, error) {
 func TestConfirmedTooLate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		all := newJobs(slog.New(slog.DiscardHandler))
+		all := newJobs(slog.New(slog.DiscardHandler), nil)
 		for _, late := range []bool{false, true} {
 			w := &noWork{}
 			j, err := all.begin(w, "somebody")

@@ -16,10 +16,7 @@ const aheadShown = 3
 // lifeOf returns a timer's past, as far as the streams have it, its present and its future. known is set if Redis
 // answered.
 func (pg *timerPage) lifeOf(v *TimerPage, known bool) []LifeView {
-	life := []LifeView{}
-	for _, e := range slices.Backward(v.Events.Events) {
-		life = append(life, pastLine(e))
-	}
+	life := append([]LifeView{}, pastOf(v)...)
 	if !known {
 		return life
 	}
@@ -29,6 +26,9 @@ func (pg *timerPage) lifeOf(v *TimerPage, known bool) []LifeView {
 	t := v.First()
 	switch {
 	case t == nil:
+		if end, is := endLine(v); is && v.newestPage && v.Events.Away == "" {
+			life = append(life, end)
+		}
 	case v.Repeats != nil && !t.Beside:
 		for _, next := range v.Repeats.Next {
 			if next.After(t.Due) {

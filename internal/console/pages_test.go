@@ -37,7 +37,7 @@ func TestEmptyPagesSayHowToBegin(t *testing.T) {
 		"/": "no timerd is alive", "/timers": "redis-cli SET shop:order:timeout:42", "/repeating": "timerd repeat",
 		"/dead":  "No dead letters",
 		"/holds": "No namespace is on hold", "/search": "part of its id",
-		"/timers/shop:order:timeout:42": "Cancelled and dropped timers leave no event",
+		"/timers/shop:order:timeout:42": "A cancellation by a program leaves no trace",
 	} {
 		has(t, w.page(path), want)
 	}

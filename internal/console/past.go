@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"net/http"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 type EventsView struct {
 	Events     []EventView    `json:"events"`     // newest first
 	Deliveries []DeliveryView `json:"deliveries"` // newest first
+	Entries    []EntryView    `json:"entries"`    // of one timer: ends without an event, and actions; newest first
 	Since      *time.Time     `json:"since"`      // everything stored since then was searched; null: all of the streams
 	Next       string         `json:"next"`       // the from= of an earlier page; empty: there is none
 	Looked     int64          `json:"looked"`     // messages in this step
@@ -21,7 +23,8 @@ type EventsView struct {
 
 // newEventsView returns an empty view.
 func newEventsView() EventsView {
-	return EventsView{Events: []EventView{}, Deliveries: []DeliveryView{}, Streams: []ReachView{}}
+	return EventsView{Events: []EventView{}, Deliveries: []DeliveryView{}, Entries: []EntryView{},
+		Streams: []ReachView{}}
 }
 
 // ReachView is the extent of a stream's search.
@@ -45,9 +48,12 @@ func (s *shared) readEvents(r *http.Request, q history.Query, place string, limi
 		v.Away = err.Error() // the finds before the error are good
 	}
 	for _, record := range found.Records {
-		if record.Kind == keys.Delivery {
+		switch record.Kind {
+		case keys.Delivery:
 			v.Deliveries = append(v.Deliveries, newDeliveryView(record))
-		} else {
+		case keys.History, keys.Operator:
+			v.Entries = append(v.Entries, newEntryView(record))
+		default:
 			v.Events = append(v.Events, newEventView(record, previewBytes))
 		}
 	}
@@ -61,9 +67,14 @@ func (s *shared) readEvents(r *http.Request, q history.Query, place string, limi
 }
 
 // NoLog returns the reason why the log of webhooks cannot be read; empty if it can, or if there is none.
-func (v *EventsView) NoLog() string {
+func (v *EventsView) NoLog() string { return v.away(keys.Delivery) }
+
+// NoHistory is NoLog for the history.
+func (v *EventsView) NoHistory() string { return cmp.Or(v.away(keys.History), v.away(keys.Operator)) }
+
+func (v *EventsView) away(kind string) string {
 	for _, s := range v.Streams {
-		if s.Away != "" {
+		if s.kind == kind && s.Away != "" {
 			return s.Away
 		}
 	}

@@ -22,6 +22,9 @@ type System struct {
 	Servers []ServerView    `json:"servers"` // of Redis
 	Streams []StreamView    `json:"streams"`
 	Gaps    []GapView       `json:"gaps"` // of the living timerds, the latest first
+	// Happened is the last actions of operators, the latest first.
+	Happened  []EntryView `json:"happened"`
+	NoHistory string      `json:"nohistory,omitempty"` // why they cannot be shown now
 }
 
 // TimerdView is a living timerd.
@@ -199,8 +202,9 @@ func onlyStarts(r *status.Redis, gaps int64) bool {
 // systemPage reads the state of the servers.
 type systemPage struct {
 	*shared
-	servers *cache[[]status.Server]
-	rates   *cache[map[string]float64]
+	servers  *cache[[]status.Server]
+	rates    *cache[map[string]float64]
+	happened *cache[happened]
 }
 
 func newSystemPage(s *shared) *systemPage {
@@ -210,6 +214,7 @@ func newSystemPage(s *shared) *systemPage {
 			return servers
 		}),
 		newCache(forecastAge, func(ctx context.Context) map[string]float64 { return s.sources.History.Rates(ctx) }),
+		newCache(stateAge, s.readHappened),
 	}
 }
 
@@ -217,7 +222,8 @@ func (pg *systemPage) system(r *http.Request) (*page, error) {
 	ctx := r.Context()
 	state := pg.state.get(ctx)
 	v := &System{At: pg.now(ctx), Redis: state.Redis(), NATS: state.NATS(), Timerds: []TimerdView{},
-		Gone: []status.Timerd{}, Servers: []ServerView{}, Streams: []StreamView{}, Gaps: []GapView{}}
+		Gone: []status.Timerd{}, Servers: []ServerView{}, Streams: []StreamView{}, Gaps: []GapView{},
+		Happened: []EntryView{}}
 	if v.Redis {
 		redis := state.Report.Redis
 		v.addTimerds(redis)
@@ -230,6 +236,8 @@ func (pg *systemPage) system(r *http.Request) (*page, error) {
 			rate, known := rates[s.Name]
 			v.Streams = append(v.Streams, newStreamView(s, rate, known))
 		}
+		last := pg.happened.get(ctx)
+		v.Happened, v.NoHistory = append(v.Happened, last.entries...), last.away
 	}
 	return &page{Template: "system", Title: "System", Nav: "/system", View: v}, nil
 }

@@ -27,7 +27,8 @@ func (pg *timerPage) timer(r *http.Request) (*page, error) {
 		Timers: []InspectedView{}, Life: []LifeView{}, Policy: pg.policyOf(key), Late: pg.lateOf(key),
 	}
 	p := &page{Template: "timer", Title: clip(plain(name), 80), Nav: "/timers", View: v}
-	v.Events = pg.readEvents(r, history.Query{Key: key}, r.URL.Query().Get("from"), lifeEvents)
+	from := r.URL.Query().Get("from")
+	v.Events, v.newestPage = pg.readEvents(r, history.Query{Key: key}, from, lifeEvents), from == ""
 	found, err := query.Inspect(r.Context(), pg.sources.Index, key, payloadBytes)
 	if err != nil {
 		p.Trouble = asFault(err)

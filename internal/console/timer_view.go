@@ -25,7 +25,8 @@ type TimerPage struct {
 	Events    EventsView      `json:"events"`
 	Life      []LifeView      `json:"life"` // past and future in order
 
-	Name keyText `json:"-"`
+	Name       keyText `json:"-"`
+	newestPage bool    // the events found are the last ones
 }
 
 // InspectedView is one timer of the key.

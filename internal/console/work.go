@@ -24,6 +24,7 @@ type Actions struct {
 	Firings  *admin.Firings
 	Streams  jetstream.JetStream
 	Names    keys.Names
+	Journal  *admin.Journal // gets the actions; may be nil
 }
 
 var errNothingSelected = &fault{Status: http.StatusUnprocessableEntity, Title: "Nothing is selected",

@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -16,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/console"
@@ -85,7 +87,9 @@ func (w *world) start() {
 	var actions *console.Actions
 	if w.settings.Actions {
 		actions = &console.Actions{Schedule: w.sched, Timers: admin.NewTimers(w.sched), Holds: caller,
-			Firings: admin.NewFirings(w.sched, past), Streams: w.js}
+			Firings: admin.NewFirings(w.sched, past), Streams: w.js,
+			Journal: admin.NewJournal(func() (jetstream.JetStream, error) { return w.js, nil }, streams.Config{},
+				event.ViaConsole, func(err error) { _, _ = fmt.Fprintln(&w.log, "not in the history:", err) })}
 	}
 	c, err := console.New(w.settings, console.Sources{
 		Status: func(ctx context.Context) *status.Report {

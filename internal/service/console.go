@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
@@ -76,6 +77,8 @@ func newConsole(c config.Config, js jetstream.JetStream, conf streams.Config, lo
 		actions = &console.Actions{
 			Schedule: sched, Timers: admin.NewTimers(sched), Holds: caller, Firings: admin.NewFirings(sched, past),
 			Streams: js, Names: conf.Names,
+			Journal: admin.NewJournal(func() (jetstream.JetStream, error) { return js, nil }, conf, event.ViaConsole,
+				func(err error) { log.Warn("console: an action is not in the history", "err", err) }),
 		}
 	}
 	var err error

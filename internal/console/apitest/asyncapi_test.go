@@ -74,11 +74,15 @@ func TestAsyncAPIHasAllSubjects(t *testing.T) {
 	}
 	names, key := keys.Names{}, keys.Key{App: "app", Module: "module", Type: "type", ID: "id"}
 	streams := map[string]string{keys.Fired: names.FiredStream(), keys.Retry: names.RetryStream(),
-		keys.Dead: names.DeadStream(), keys.Delivery: names.DeliveryStream()}
+		keys.Dead: names.DeadStream(), keys.Delivery: names.DeliveryStream(), keys.History: names.HistoryStream(),
+		"operator": names.HistoryStream()}
 	for kind, stream := range streams {
-		c := doc.Channels[kind]
-		if got := strings.NewReplacer("{", "", "}", "").Replace(c.Address); got != names.Subject(key, kind) {
-			t.Errorf("the channel %s has the subject %q, the code %q", kind, got, names.Subject(key, kind))
+		c, want := doc.Channels[kind], names.Subject(key, kind)
+		if kind == "operator" {
+			want = names.OperatorSubject("kind")
+		}
+		if got := strings.NewReplacer("{", "", "}", "").Replace(c.Address); got != want {
+			t.Errorf("the channel %s has the subject %q, the code %q", kind, got, want)
 		}
 		if !strings.Contains(c.Title+",", "Stream "+stream+",") || len(c.Messages) != 1 {
 			t.Errorf("the channel %s has %d messages in %q, want one in the stream %s", kind, len(c.Messages), c.Title,

@@ -105,6 +105,20 @@ func TestSchemasFitTheCode(t *testing.T) {
 			t.Errorf("the schema %s describes %v, the code writes %v", name, described, written)
 		}
 	}
+	entry := compiled(t, "history")
+	for _, e := range []event.Entry{
+		{Kind: event.EntryGuarded, Subjects: []string{"a:b:c:d"}, Due: time.UnixMilli(1), Attempt: 1, GuardIf: "k"},
+		{Kind: event.EntryDropped, Subjects: []string{"a:b:c:d"}, GuardUnless: "k"},
+		{Kind: event.EntryCancel, By: "ops@host", Via: event.ViaCommand, Namespace: "shop", Count: 3, Detail: "x"},
+	} {
+		text, err := e.AppendJSON(nil)
+		if err == nil {
+			err = fits(t, entry, string(text))
+		}
+		if err != nil {
+			t.Errorf("%s does not fit: %v", text, err)
+		}
+	}
 	delivery := compiled(t, "delivery")
 	for _, result := range event.Results() {
 		text, err := json.Marshal(event.Delivery{ID: "a@1.1", Origin: "a@1.1", Subject: "a:b:c:d", Attempt: 1,
@@ -135,6 +149,10 @@ func TestSchemasRefuse(t *testing.T) {
 		{"event", strings.Replace(good, `"data":{}`, `"data":{},"deadreason":"held"`, 1)},
 		{"dead", strings.Replace(good, "fired", "dead", 1)},
 		{"delivery", `{"id":"a@1.1","origin":"","subject":"a:b:c:d","attempt":1,"host":"","status":0,"result":"maybe","duration_ms":0,"time":"2026-11-20T12:14:07Z"}`},
+		{"history", `{"kind":"guarded","time":"2026-11-20T12:14:07Z"}`},
+		{"history", `{"kind":"guarded","time":"2026-11-20T12:14:07Z","subjects":["a:b:c:d","a:b:c:e"]}`},
+		{"history", `{"kind":"hold","time":"2026-11-20T12:14:07Z"}`},
+		{"history", `{"kind":"other","time":"2026-11-20T12:14:07Z","by":"a@b","via":"console"}`},
 		{"request", `{"Timer-Postpone":"1"}`},
 		{"request", `{"Timer-Delay":"soon"}`},
 		{"request", `{"Timer-Delay":"-1s"}`},

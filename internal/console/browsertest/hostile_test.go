@@ -5,6 +5,9 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/streams"
 )
 
 const (
@@ -60,8 +63,18 @@ func TestHostileText(t *testing.T) {
 			s.bury("hostile:m:t:"+turned+markup, turned+markup, turned+markup+broken)
 			s.hold("hostile:"+strings.NewReplacer(":", "%3A", "*", "%2A").Replace(url.PathEscape("<b>"+turned)),
 				turned+markup)
+			for _, e := range []event.Entry{
+				{Kind: event.EntryGuarded, Subjects: []string{"hostile:m:t:ended"}, GuardUnless: turned + markup},
+				{Kind: event.EntryCancel, Namespace: "hostile:m", Count: 1, By: markup + broken, Via: turned,
+					Detail: strings.Repeat(turned, 50)},
+			} {
+				if err := streams.WriteHistory(t.Context(), s.js, streams.Config{}, e); err != nil {
+					t.Fatal(err)
+				}
+			}
 
 			for _, path := range []string{"/", "/timers", "/timers?q=hostile", "/dead", "/holds", "/repeating",
+				"/system", "/timers/hostile:m:t:ended",
 				"/timers?q=" + url.QueryEscape(markup), "/search?q=" + url.QueryEscape(markup), "/search?q=" +
 					url.QueryEscape("hostile "+turned),
 				"/search?q=hostile+alert", "/dead?q=" + url.QueryEscape(markup), "/timers/" + url.PathEscape(markup),
@@ -88,6 +101,8 @@ func TestHostileText(t *testing.T) {
 					t.Fatalf("%d timers are left after %q, want %d", left, key, len(all)-i-1)
 				}
 			}
+			b.open("/system") // with these actions
+			b.harmless("/system")
 		})
 	}
 }
