@@ -155,7 +155,8 @@ func TestStepsBeginTheirCalls(t *testing.T) {
 }
 
 // A library's variables outlive a call. So index.begin makes all state of a call anew, in run, and no function sets
-// anything else outside itself. Only noted.lua keeps state of its own, and library.lua sets Redis's globals, which stay.
+// anything else outside itself. Only noted.lua keeps state of its own, and library.lua sets Redis's globals, which
+// stay.
 func TestNothingButRunOutlivesACall(t *testing.T) {
 	t.Parallel()
 	for name, f := range luaFiles(t) {

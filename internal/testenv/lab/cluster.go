@@ -306,7 +306,8 @@ func (c *Cluster) awaitReplica(ctx context.Context, replica *devserver.Redis) er
 				return err
 			}
 			for line := range strings.Lines(nodes) {
-				if fields := strings.Fields(line); fields[0] == c.ids[replica] && !strings.Contains(fields[2], "slave") {
+				fields := strings.Fields(line)
+				if fields[0] == c.ids[replica] && !strings.Contains(fields[2], "slave") {
 					return fmt.Errorf("lab: to %s, the node at %s is no replica: %s", node.Addr(), replica.Addr(), line)
 				}
 			}
