@@ -76,6 +76,8 @@ type Event struct {
 	Replayed time.Time
 	// Late is the timer's own limit on lateness, not its namespace's. Its retries inherit it.
 	Late policy.Limit
+	// Guards are the timer's own guards, not its namespace's. Its retries inherit them.
+	Guards policy.Guards
 	// Repeat is the timer's repetition, and Occurrence the number of this firing, from 1. They are empty and 0 for a
 	// timer that does not repeat. The retries of an occurrence have them too.
 	Repeat     string
@@ -147,6 +149,8 @@ func (e Event) AppendJSON(dst []byte) []byte {
 			dst = append(dst, `,"latedrop":true`...)
 		}
 	}
+	dst = appendString(dst, `,"guardunless":"`, keys.EncodeText(e.Guards.Unless))
+	dst = appendString(dst, `,"guardif":"`, keys.EncodeText(e.Guards.If))
 	if e.Repeat != "" {
 		dst = append(dst, `,"repeat":"`...)
 		dst = appendEscaped(dst, e.Repeat)

@@ -43,6 +43,36 @@ func TestAppendJSONWritesTheDocumentedForm(t *testing.T) {
 	}
 }
 
+func TestGuardsTravel(t *testing.T) {
+	t.Parallel()
+	for members, want := range map[string]policy.Guards{
+		`"guardunless":"shop:order:paid:42"`:   {Unless: "shop:order:paid:42"},
+		`"guardif":"%25\"é","guardunless":"a"`: {Unless: "a", If: `%"é`},
+		`"guardunless":null`:                   {},
+		`"guardif":"%FF%0A;"`:                  {If: "\xff\n;"},
+	} {
+		e := sample()
+		text := strings.Replace(string(e.AppendJSON(nil)), `"maxattempts":16,`, `"maxattempts":16,`+members+`,`, 1)
+		got, err := event.Parse([]byte(text))
+		if err != nil || got.Guards != want {
+			t.Errorf("%s: %+v, %v; want %+v", members, got.Guards, err, want)
+		}
+		e.Guards = want
+		if again, err := event.Parse(e.AppendJSON(nil)); err != nil || again.Guards != want {
+			t.Errorf("%s: written as %s", members, e.AppendJSON(nil))
+		}
+	}
+	for members, want := range map[string]string{
+		`"guardunless":""`: "want a key of 1 to 1,024 bytes", `"guardif":1`: "want a string",
+		`"guardif":"%"`: "guardif: ", `"guardunless":"` + strings.Repeat("x", 1025) + `"`: "want a key",
+	} {
+		text := strings.Replace(string(sample().AppendJSON(nil)), `"maxattempts":16,`, members+`,`, 1)
+		if _, err := event.Parse([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", members, err, want)
+		}
+	}
+}
+
 func TestLimitTravels(t *testing.T) {
 	t.Parallel()
 	for members, want := range map[string]policy.Limit{

@@ -121,6 +121,10 @@ func (p *parser) take(name string, m *members) bool {
 		e.Late.Given, e.Late.Most = true, p.late(name, m.value)
 	case "latedrop":
 		e.Late.Drop = p.boolean(name, m.value)
+	case "guardunless":
+		e.Guards.Unless = p.guard(name, m.value)
+	case "guardif":
+		e.Guards.If = p.guard(name, m.value)
 	case "repeat":
 		e.Repeat = p.repeat(name, m.value)
 	case "occurrence":
@@ -249,6 +253,22 @@ func (p *parser) late(name string, value []byte) time.Duration {
 		return 0
 	}
 	return time.Duration(ms) * time.Millisecond
+}
+
+// guard reads the key of a guard.
+func (p *parser) guard(name string, value []byte) string {
+	s, ok := p.text(name, value)
+	if !ok {
+		return ""
+	}
+	key, err := keys.DecodeText(s)
+	if err == nil {
+		err = policy.CheckGuard(key)
+	}
+	if err != nil {
+		p.fault(name, "%q: %w", clip(s), err)
+	}
+	return key
 }
 
 // maxRepeat is over the length of any repetition, in bytes.

@@ -28,8 +28,10 @@ const (
 	publish fate = iota
 	// publish it unless the stream has the event: JetStream may have forgotten the id, or may know it by another id
 	seek
-	bury // make it a dead letter
-	drop // drop it
+	bury       // make it a dead letter
+	drop       // drop it
+	guarded    // end it: its guard has said no
+	asideGuard // give it back for a while: its guard cannot be read
 )
 
 // terms are the conditions of a classification, besides the firing.
@@ -54,6 +56,10 @@ func classify(f *schedule.Firing, t terms) (fate, string) {
 			return drop, reason
 		}
 		return bury, reason
+	case f.Refusal.Unread:
+		return asideGuard, f.Refusal.String()
+	case f.Refusal != policy.Refusal{}:
+		return guarded, f.Refusal.String()
 	}
 	// It was not published before it was due.
 	forgotten := f.MayBeStored && f.ClaimedAt.Add(f.Lease).Sub(f.Due.Time()) > t.knows-knownSlack

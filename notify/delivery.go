@@ -96,6 +96,7 @@ func (d *delivery) event(contentType string, withhold bool) event.Event {
 		MaxAttempts: d.maxAttempts,
 		Trigger:     string(d.firing.Trigger),
 		Late:        d.firing.Late,
+		Guards:      d.firing.Guards,
 		ContentType: contentType,
 	}
 	e.TraceParent, e.TraceState = event.Trace(d.firing.TraceParent, d.firing.Payload)

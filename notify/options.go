@@ -87,10 +87,12 @@ type Metrics interface {
 	Settled(n int)
 	// Released counts firings given back unpublished.
 	Released(n int)
-	// SetAside counts a firing that is parked because NATS does not take its subject.
+	// SetAside counts a firing that is parked because NATS does not take its subject, or timerd may not read its guard.
 	SetAside(f *schedule.Firing)
 	// Late counts a firing that was claimed too late, once its dead letter is stored or it is dropped.
 	Late(f *schedule.Firing, action LateAction)
+	// Guarded counts a firing that does not fire by its guard.
+	Guarded(f *schedule.Firing)
 	// Lost counts events that NATS has lost after it had acknowledged them to this Publisher. n is a lower bound.
 	Lost(n uint64)
 }
@@ -103,6 +105,7 @@ func (noMetrics) Settled(int)                                 {}
 func (noMetrics) Released(int)                                {}
 func (noMetrics) SetAside(*schedule.Firing)                   {}
 func (noMetrics) Late(*schedule.Firing, LateAction)           {}
+func (noMetrics) Guarded(*schedule.Firing)                    {}
 func (noMetrics) Lost(uint64)                                 {}
 
 func defaultOptions() Options {

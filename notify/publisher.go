@@ -19,15 +19,18 @@ import (
 // tick is the interval of looks through the firings in flight: a few microseconds of work for a full window.
 const tick = 50 * time.Millisecond
 
+// logUnreadEvery is the interval of log lines about guards that timerd may not read.
+const logUnreadEvery = 10 * time.Second
+
 // Publisher publishes claimed firings to JetStream and settles them once they are acknowledged. A firing that fails is
 // published again under the same id while its lease lasts, and then given back. A firing whose lease has ended is not
 // published, so a timerd that was paused for a while does no harm. A firing that was claimed too late for its limit
-// becomes a dead letter, or is dropped.
+// becomes a dead letter, or is dropped. One whose guard has said no is settled.
 //
 // A firing passes these stages. Each knows only the stages below it:
 //
 //	Publish ── classify ── window: is there room?
-//	   │ publish, seek          │ bury       │ drop, park
+//	   │ publish, seek          │ bury       │ drop, guarded, park
 //	 seeker ──▶ flight       letters         │
 //	   │   group, sender        │            │
 //	   └── window.settle, window.giveBack ───┴── settler, one queue a server
@@ -52,13 +55,15 @@ type Publisher struct {
 	prober  *prober
 
 	admission sync.Mutex // held while firings are taken in, to exclude the end of Run
+	unread    tally      // of firings whose guard cannot be read; admission guards it
 }
 
 // NewPublisher returns a Publisher. nc must not buffer messages during a disconnection, because leases may have ended
 // by the reconnect. js is JetStream on the same connection; the Publisher uses it to look at the streams and to create
 // missing ones.
 func NewPublisher(nc *nats.Conn, js jetstream.JetStream, s Settler) *Publisher {
-	p := &Publisher{Options: defaultOptions(), nc: nc, kick: make(chan struct{}, 1), stream: &streamRecord{}}
+	p := &Publisher{Options: defaultOptions(), nc: nc, kick: make(chan struct{}, 1), stream: &streamRecord{},
+		unread: tally{every: logUnreadEvery}}
 	o := &p.Options
 	p.gate = newGate()
 	p.settler = newSettler(o, s, p.gate)
@@ -202,6 +207,14 @@ func (p *Publisher) dispatch(d *delivery) (flies bool) {
 		p.window.settle(d, schedule.OutcomeUnfired)
 		p.letters.reportLate(d, LateDrop)
 		return false
+	case guarded:
+		p.window.settle(d, schedule.OutcomeUnfired)
+		p.reportGuarded(d)
+		return false
+	case asideGuard:
+		p.window.park(d, lanes.Failing)
+		p.reportUnread(d)
+		return false
 	case publish, seek:
 	}
 	if answer := p.enter(d); answer != lanes.In {
@@ -213,6 +226,23 @@ func (p *Publisher) dispatch(d *delivery) (flies bool) {
 		p.seeker.lookFor(d)
 	}
 	return true
+}
+
+// reportGuarded reports a firing that does not fire by its guard.
+func (p *Publisher) reportGuarded(d *delivery) {
+	f := &d.firing
+	p.Metrics.Guarded(f)
+	p.Logger.Debug("timer does not fire: "+d.reason, "key", f.Key.String(), "due_at", f.Due.Time(), "attempt",
+		d.attempt)
+}
+
+// reportUnread reports a firing whose guard timerd may not read.
+func (p *Publisher) reportUnread(d *delivery) {
+	if count := p.unread.add(time.Now(), 1); count > 0 {
+		p.Logger.Warn("timers wait because timerd may not read their guards: grant its Redis user the keys, or in a"+
+			" cluster give guard and timer one hash tag; this is the last one", "count", count, "key",
+			d.firing.Key.String(), "due_at", d.firing.Due.Time(), "err", d.reason)
+	}
 }
 
 // enter enters a delivery into the lane of its subject, if the lane admits it. Only few deliveries that the seeker has

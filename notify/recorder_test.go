@@ -105,6 +105,7 @@ type counts struct {
 	tooLate                                     int
 	late                                        map[string]notify.LateAction // the last action, by the timer's id
 	lost                                        uint64
+	guarded                                     int
 }
 
 // metrics keeps the publisher's counts.
@@ -146,6 +147,8 @@ func (m *metrics) Failed(class notify.Failure) { m.add(func(c *counts) { c.faile
 func (m *metrics) Settled(n int) { m.add(func(c *counts) { c.settled += n }) }
 
 func (m *metrics) Released(n int) { m.add(func(c *counts) { c.released += n }) }
+
+func (m *metrics) Guarded(*schedule.Firing) { m.add(func(c *counts) { c.guarded++ }) }
 
 func (m *metrics) Lost(n uint64) { m.add(func(c *counts) { c.lost += n }) }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -304,7 +305,8 @@ func (n *Node) readFirings(c *ClaimResult, request ClaimRequest, lease time.Dura
 			continue
 		}
 		f.Partition, f.ClaimedAt, f.Received, f.Took, f.Lease = request.Partition, c.At, sent, took, lease
-		f.MayBeStored, f.freed = kind == "reclaimed" || kind == "kept", kind == "freed"
+		f.MayBeStored = (kind == "reclaimed" || kind == "kept") && f.Refusal == policy.Refusal{}
+		f.freed = kind == "freed"
 		switch {
 		case kind == "reclaimed":
 			f.Trigger = TriggerReclaim

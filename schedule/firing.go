@@ -31,8 +31,9 @@ type Firing struct {
 	Payload []byte
 	Status  Status
 	Trigger Trigger
-	Late    policy.Limit // its own
-	Origin  Origin       // the timer's first firing; zero where it is this one
+	Late    policy.Limit  // its own
+	Guards  policy.Guards // its own
+	Origin  Origin        // the timer's first firing; zero where it is this one
 	// Replayed is the time of its replay; 0 if it was not replayed.
 	Replayed Millis
 	// TraceParent and TraceState are those set with the timer; the payload may have others.
@@ -49,6 +50,9 @@ type Firing struct {
 	// MayBeStored says that an earlier claim may have published the event.
 	MayBeStored bool
 	freed       bool // a resume has released it, or it had a pause: given back, it stays so
+
+	// Refusal is the answer of its guards. If it is not zero, no claim has published the event.
+	Refusal policy.Refusal
 
 	// Held says that it was held, and becomes a dead letter instead of an event.
 	Held bool
@@ -84,6 +88,7 @@ func newFiring(ref, text string) (Firing, error) {
 	f := Firing{
 		Ref: ref, Key: key, Due: due, Status: r.Status, Late: r.Late, Origin: r.Origin, Replayed: r.replayed,
 		TraceParent: r.Trace[0], TraceState: r.Trace[1], Held: r.held, Occurrence: r.Occurrence,
+		Guards: r.Guards, Refusal: r.Refusal(),
 	}
 	if attempt != "" {
 		if f.Attempt, err = strconv.Atoi(attempt); err != nil {

@@ -23,7 +23,12 @@ type Exported struct {
 	DataStatus string `json:"datastatus,omitempty"` // missing or toolarge, of a timer without its payload
 	Late       *int64 `json:"late,omitempty"`       // its own limit, in ms; 0: none
 	DropLate   bool   `json:"drop_late,omitempty"`
-	Origin     string `json:"origin,omitempty"` // due time and attempt of its first firing: "1763629200000.1"
+	// Unless and If are its own guards, percent-encoded as in events.
+	Unless string `json:"unless,omitempty"`
+	If     string `json:"if,omitempty"`
+	// Refused is the guard that has said no: unless or if. It will not fire.
+	Refused string `json:"refused,omitempty"`
+	Origin  string `json:"origin,omitempty"` // due time and attempt of its first firing: "1763629200000.1"
 	// Replayed is when a dead letter was replayed as this timer, or as one before it.
 	Replayed    int64  `json:"replayed,omitempty"`
 	TraceParent string `json:"traceparent,omitempty"`
@@ -56,6 +61,29 @@ const (
 	dataTooLarge = "toolarge"
 )
 
+// The values of Refused.
+const refusedUnless, refusedIf = "unless", "if"
+
+// OwnGuards returns the timer's guards. The error names a wrong one.
+func (e *Exported) OwnGuards() (g policy.Guards, err error) {
+	for _, guard := range []struct {
+		name, text string
+		key        *string
+	}{{refusedUnless, e.Unless, &g.Unless}, {refusedIf, e.If, &g.If}} {
+		if guard.text == "" {
+			continue
+		}
+		*guard.key, err = keys.DecodeText(guard.text)
+		if err == nil {
+			err = policy.CheckGuard(*guard.key)
+		}
+		if err != nil {
+			return g, fmt.Errorf("%s: %w", guard.name, err)
+		}
+	}
+	return g, nil
+}
+
 // Export returns the timer of the record. serial is the score of its key in the partition's repeat, 0 for none: an
 // occurrence of a repetition that has ended is an ordinary timer.
 func (r Record) Export(due Millis, beside bool, serial int64) Exported {
@@ -75,6 +103,13 @@ func (r Record) Export(due Millis, beside bool, serial int64) Exported {
 	if r.Late.Given {
 		ms := r.Late.Most.Milliseconds()
 		e.Late, e.DropLate = &ms, r.Late.Drop
+	}
+	e.Unless, e.If = keys.EncodeText(r.Guards.Unless), keys.EncodeText(r.Guards.If)
+	switch r.refused {
+	case optionUnless:
+		e.Refused = refusedUnless
+	case optionIf:
+		e.Refused = refusedIf
 	}
 	if r.Origin != (Origin{}) {
 		e.Origin = r.Origin.String()
@@ -118,7 +153,7 @@ const (
 // Check returns the timer's fault, or nil.
 func (i Imported) Check() error {
 	wrong := func(format string, args ...any) error {
-		return fmt.Errorf("%w: %s", ErrExported, fmt.Sprintf(format, args...))
+		return fmt.Errorf("%w: %w", ErrExported, fmt.Errorf(format, args...))
 	}
 	switch {
 	case i.Due < 1 || i.Due > latest:
@@ -131,6 +166,8 @@ func (i Imported) Check() error {
 		return wrong("datastatus and a payload exclude each other")
 	case i.Late != nil && (*i.Late < 0 || *i.Late > policy.Longest.Milliseconds()), i.Late == nil && i.DropLate:
 		return wrong("late: want milliseconds from 0, for no limit, to %d", policy.Longest.Milliseconds())
+	case i.Refused != "" && (i.Refused != refusedUnless || i.Unless == "") && (i.Refused != refusedIf || i.If == ""):
+		return wrong("refused is %.40q: want unless or if, the guard that it has", i.Refused)
 	case i.Origin != "" && readOrigin(i.Origin).String() != i.Origin:
 		return wrong("origin is %.40q: want a due time in unix ms, a dot and an attempt", i.Origin)
 	case i.Replayed < 0 || i.Replayed > latest:
@@ -147,6 +184,9 @@ func (i Imported) Check() error {
 		return wrong("repetition goes with repeat")
 	case i.Repetition != nil && i.Beside:
 		return wrong("beside and repetition exclude each other")
+	}
+	if _, err := i.OwnGuards(); err != nil {
+		return wrong("%w", err)
 	}
 	if i.Repetition != nil {
 		return i.Repetition.check(wrong)
@@ -192,6 +232,14 @@ func (i Imported) header() string {
 	if i.Late != nil {
 		b.WriteString(options(policy.Limit{Given: true, Most: time.Duration(*i.Late) * time.Millisecond,
 			Drop: i.DropLate}))
+	}
+	guards, _ := i.OwnGuards() // Check has parsed them
+	b.WriteString(guardOptions(guards))
+	switch i.Refused {
+	case refusedUnless:
+		b.WriteString(";" + optionRefused + "=" + optionUnless)
+	case refusedIf:
+		b.WriteString(";" + optionRefused + "=" + optionIf)
 	}
 	b.WriteString(readOrigin(i.Origin).option() + replayedOption(Millis(i.Replayed)) + traceOptions(i.TraceParent,
 		i.TraceState))

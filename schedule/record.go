@@ -28,12 +28,14 @@ type Record struct {
 	Status     Status
 	Late       policy.Limit
 	Origin     Origin
+	Guards     policy.Guards
 	Trace      [2]string   // traceparent and tracestate
 	Occurrence *Occurrence // nil for a timer that does not repeat
 	Payload    string      // empty unless Status is PayloadPresent
 
 	expired  bool   // it fires because of its expired event
 	held     bool   // it was held, and becomes a dead letter
+	refused  string // of a firing: the option of the guard that has said no, or cannot be read
 	replayed Millis // 0 where it is no replay, nor follows one
 }
 
@@ -123,6 +125,12 @@ func (r *Record) readOption(option string) {
 		r.Occurrence.readOption(name, value)
 	case optionOrigin:
 		r.Origin = readOrigin(value)
+	case optionUnless:
+		r.Guards.Unless = readGuard(value)
+	case optionIf:
+		r.Guards.If = readGuard(value)
+	case optionRefused:
+		r.refused = value
 	case optionReplayed:
 		if ms, err := strconv.ParseInt(value, 10, 64); err == nil {
 			r.replayed = Millis(ms)

@@ -20,8 +20,9 @@ type Retry struct {
 	Attempt int // the one it will fire as
 	Payload []byte
 	Status  Status
-	Late    policy.Limit // its own, counted from Due
-	Origin  Origin       // the timer's first firing
+	Late    policy.Limit  // its own, counted from Due
+	Guards  policy.Guards // its own
+	Origin  Origin        // the timer's first firing
 	// Replayed is when the timer was replayed, as a dead letter is; 0 if it was not.
 	Replayed Millis
 	// TraceParent and TraceState are fields of the event that the payload does not have; "" for none.
@@ -44,6 +45,7 @@ const tooManyRetries = -2
 // ms. After any other error it may or may not have been set; calling again is safe.
 func (s *Schedule) Retry(ctx context.Context, r Retry) (due Millis, ok bool, err error) {
 	header := map[Status]string{PayloadMissing: "m", PayloadTooLarge: "l"}[r.Status] + options(r.Late) +
+		guardOptions(r.Guards) +
 		r.Origin.option() + replayedOption(r.Replayed) +
 		traceOptions(r.TraceParent, r.TraceState) + occurrenceOption(r.Repeat, r.Occurrence)
 	key := r.Key.String()

@@ -127,6 +127,9 @@ func presentLine(t InspectedView, now time.Time) LifeView {
 }
 
 func parkedText(reason string) string {
+	if reason == string(query.ParkedGuard) {
+		return "timerd may not read its guard; timerd doctor has the fix"
+	}
 	if reason == string(query.ParkedRefused) {
 		return "NATS refuses its subject; timerd doctor has the fix"
 	}

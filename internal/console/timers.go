@@ -58,6 +58,8 @@ type TimerView struct {
 	Occurrence int64     `json:"occurrence,omitempty"`
 	LateMS     int64     `json:"late,omitempty"` // its own limit
 	LateDrop   bool      `json:"latedrop,omitempty"`
+	Unless     string    `json:"unless,omitempty"` // its own guards, as Key is written
+	If         string    `json:"if,omitempty"`
 	Payload    Payload   `json:"payload"`
 	Which      string    `json:"which"` // identifies this timer in an action: the value of t=
 
@@ -76,6 +78,7 @@ func (s *shared) newTimerView(t query.Timer, most int) TimerView {
 	if t.Late.Given {
 		v.LateMS, v.LateDrop = t.Late.Most.Milliseconds(), t.Late.Drop
 	}
+	v.Unless, v.If = keys.EncodeText(t.Guards.Unless), keys.EncodeText(t.Guards.If)
 	status := event.StatusMissing
 	if t.Status == schedule.PayloadTooLarge {
 		status = event.StatusTooLarge

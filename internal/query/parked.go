@@ -18,6 +18,7 @@ type ParkedReason string
 const (
 	ParkedRights  ParkedReason = "rights"  // timerd may not read the key
 	ParkedRefused ParkedReason = "refused" // NATS refuses the subject
+	ParkedGuard   ParkedReason = "guard"   // timerd may not read the guard; counted with ParkedRefused
 )
 
 // Parked counts the timers set aside for one reason.
@@ -25,6 +26,7 @@ type Parked struct {
 	Reason ParkedReason
 	Count  int64
 	Key    keys.Key // of one partition's timer with the earliest due time
+	Guard  string   // of that timer, if timerd may not read it
 }
 
 // ParkedOn returns the timers set aside on the node, by reason. It costs a scan for due timers, and a call for an
@@ -47,7 +49,7 @@ func ParkedOn(ctx context.Context, n *schedule.Node) ([]Parked, error) {
 			continue
 		}
 		a := Parked{Reason: c.reason, Count: c.count}
-		if a.Key, err = firstParked(ctx, n, found.Heads, c.index); err != nil {
+		if a.Key, a.Guard, err = firstParked(ctx, n, found.Heads, c.index); err != nil {
 			return nil, err
 		}
 		all = append(all, a)
@@ -55,27 +57,32 @@ func ParkedOn(ctx context.Context, n *schedule.Node) ([]Parked, error) {
 	return all, nil
 }
 
-// firstParked returns a key from the partitions' indexes of timers set aside; the zero Key if there is none any more.
+// firstParked returns a key from the partitions' indexes of timers set aside, with the guard that timerd may not read;
+// the zero Key if there is none any more.
 func firstParked(ctx context.Context, n *schedule.Node, heads []schedule.Head,
-	index func(keys.Partition) string) (keys.Key, error) {
+	index func(keys.Partition) string) (key keys.Key, guard string, err error) {
 	replies := make([]*redis.StringSliceCmd, len(heads))
-	_, err := n.Server().Pipelined(ctx, func(pipe redis.Pipeliner) error {
+	_, err = n.Server().Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for i, h := range heads {
 			replies[i] = pipe.ZRange(ctx, index(h.Partition), 0, 0)
 		}
 		return nil
 	})
-	for _, reply := range replies {
+	for i, reply := range replies {
 		for _, member := range reply.Val() {
 			if key, err := keys.Parse(parkedKey(member)); err == nil {
-				return key, nil
+				text, err := n.Server().HGet(ctx, heads[i].Partition.FiringData(), member).Result()
+				if r, ok := schedule.ParseRecord(text); err == nil && ok && r.Refusal().Unread {
+					guard = r.Refusal().Guard
+				}
+				return key, guard, nil
 			}
 		}
 	}
 	if err != nil && !schedule.IsMoving(err) {
-		return keys.Key{}, fmt.Errorf("schedule: read the timers set aside: %w", err)
+		return keys.Key{}, "", fmt.Errorf("schedule: read the timers set aside: %w", err)
 	}
-	return keys.Key{}, nil
+	return keys.Key{}, "", nil
 }
 
 // parkedKey returns the timer's key of an entry set aside: a member of due, :sdue.attempt:key, or a ref,

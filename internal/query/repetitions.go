@@ -23,6 +23,7 @@ type Repetition struct {
 	Times      int64     // occurrences in all; 0: no end
 	CatchUp    time.Duration
 	Late       policy.Limit
+	Guards     policy.Guards
 	Payload    []byte // nil if no occurrence is left
 }
 
@@ -90,7 +91,7 @@ func repetitionOf(text string) (KeyState, error) {
 	o, rule := r.Occurrence, r.Occurrence.Rule()
 	found := &Repetition{
 		Text: o.Repeat, Occurrence: o.Number, From: rule.From, Until: rule.Until, Times: rule.Times,
-		CatchUp: rule.CatchUp, Late: r.Late,
+		CatchUp: rule.CatchUp, Late: r.Late, Guards: r.Guards,
 	}
 	if r.Status == schedule.PayloadPresent {
 		found.Payload = []byte(r.Payload)

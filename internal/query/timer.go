@@ -36,6 +36,7 @@ type Timer struct {
 	Payload []byte // cut at the size asked for
 	Size    int    // bytes of the whole payload
 	Late    policy.Limit
+	Guards  policy.Guards
 	State   State
 	Beside  bool         // a retry that waits beside a newer timer of its key
 	Parked  ParkedReason // empty unless it is due and set aside
@@ -54,6 +55,10 @@ type Timer struct {
 func (t *Timer) take(text string, size int) {
 	r, _ := schedule.ParseRecord(text)
 	t.Attempt, t.Status, t.Late, t.Origin, t.TraceParent = r.Attempt, r.Status, r.Late, r.Origin, r.Trace[0]
+	t.Guards = r.Guards
+	if t.Parked == ParkedRefused && r.Refusal().Unread {
+		t.Parked = ParkedGuard
+	}
 	if o := r.Occurrence; o != nil {
 		t.Repeat, t.Occurrence = o.Repeat, o.Number
 	}

@@ -179,7 +179,7 @@ func setAgain(e event.Event, id string, due schedule.Millis, attempt int) schedu
 	r := schedule.Retry{
 		EventID: id, Key: e.Key, Due: due, Attempt: attempt, Payload: e.Data, Status: schedule.PayloadMissing,
 		Origin: schedule.Origin{Due: schedule.MillisOf(first), Attempt: firstAttempt},
-		Repeat: e.Repeat, Occurrence: e.Occurrence,
+		Repeat: e.Repeat, Occurrence: e.Occurrence, Guards: e.Guards,
 	}
 	if parent, state := event.Trace("", e.Data); parent != e.TraceParent || state != e.TraceState {
 		r.TraceParent = e.TraceParent

@@ -50,7 +50,7 @@ func TestConsumerPostpones(t *testing.T) {
 		}
 	}
 	e := firedEvent("often", 2, []byte("x"))
-	e.Late = policy.Limit{Given: true, Most: time.Hour}
+	e.Late, e.Guards = policy.Limit{Given: true, Most: time.Hour}, policy.Guards{Unless: "paid:1", If: "live"}
 	origin := e.ID
 	const times = 5
 	for range times {
@@ -62,7 +62,7 @@ func TestConsumerPostpones(t *testing.T) {
 		e.Due = firing.Due.Time()
 		e.ID = keys.EventID(e.Key.String(), int64(firing.Due), 2)
 		e.SetOrigin(firing.Origin.Due.Time(), firing.Origin.Attempt)
-		if firing.Attempt != 2 || firing.Late != e.Late || e.Origin != origin {
+		if firing.Attempt != 2 || firing.Late != e.Late || firing.Guards != e.Guards || e.Origin != origin {
 			t.Errorf("fires as %+v, with the origin %s; want %s", firing, e.Origin, origin)
 		}
 	}

@@ -14,10 +14,10 @@ import (
 
 // published counts the publisher's work; it is a notify.Metrics.
 type published struct {
-	all                             *metrics
-	duplicates                      prometheus.Counter
-	settled, released, lost         prometheus.Counter
-	withoutPayload, failed, tooLate *prometheus.CounterVec
+	all                              *metrics
+	duplicates                       prometheus.Counter
+	settled, released, lost, guarded prometheus.Counter
+	withoutPayload, failed, tooLate  *prometheus.CounterVec
 }
 
 func newPublished(all *metrics, r registry) *published {
@@ -25,7 +25,8 @@ func newPublished(all *metrics, r registry) *published {
 		all: all,
 		duplicates: r.counter("duplicates_total",
 			"Events that JetStream had already, from an earlier try or another timerd, and dropped."),
-		settled:  r.counter("settled_total", "Firings taken out of the schedule: acknowledged, or too late to fire."),
+		settled: r.counter("settled_total",
+			"Firings taken out of the schedule: acknowledged, too late to fire, or stopped by a guard."),
 		released: r.counter("released_total", "Claims given back because the event could not be published in time."),
 		lost: r.counter("stream_lost_total",
 			"Events acknowledged to this process by NATS and lost since, at least."),
@@ -34,6 +35,7 @@ func newPublished(all *metrics, r registry) *published {
 		failed: r.counters("publish_failures_total", "Tries to publish an event that failed, by class.", "class"),
 		tooLate: r.counters("late_total",
 			"Timers that were claimed too late to fire, by outcome: dead letters, or dropped.", "action"),
+		guarded: r.counter("guarded_total", "Timers that did not fire because of their guards."),
 	}
 	counting(p.withoutPayload, event.StatusMissing, event.StatusTooLarge)
 	counting(p.failed, notify.FailureDisconnected, notify.FailureTimeout, notify.FailureNoStream, notify.FailureFull,
@@ -80,5 +82,7 @@ func endOf(kind event.EntryKind, f *schedule.Firing) event.Entry {
 	return event.Entry{Kind: kind, Subjects: []string{keys.EncodeText(f.Key.String())}, Due: f.Due.Time(),
 		Attempt: f.Attempt}
 }
+
+func (p *published) Guarded(*schedule.Firing) { p.guarded.Inc() }
 
 func (p *published) Lost(n uint64) { p.lost.Add(float64(n)) }

@@ -134,6 +134,17 @@ func (s Sources) gatherAside(ctx context.Context, node *schedule.Node) (found []
 	for _, a := range all {
 		key, many := keys.EncodeText(a.Key.String()), count(a.Count, "timer waits", "timers wait")
 		found = append(found, Aside{a.Reason, a.Count, key})
+		user, err := node.Server().Do(ctx, "ACL", "WHOAMI").Text()
+		if err != nil {
+			user = rights.UnknownUser
+		}
+		if a.Guard != "" {
+			p.Warn(rights.Grant(user, "~"+printable(globOf(a.Guard)))+
+				"; in a cluster, the guard needs the timer's hash tag",
+				"%s because timerd may not read their guards, such as %s of %s, or NATS refuses their subjects", many,
+				keys.Abbreviate(keys.EncodeText(a.Guard)), keys.Abbreviate(key))
+			continue
+		}
 		if a.Reason == query.ParkedRefused {
 			p.Warn("let timerd's NATS user publish to "+s.Streams.Subject(a.Key,
 				keys.Fired)+", and let "+s.Streams.FiredStream()+" take it; if the timers are too late to fire, the "+
@@ -142,14 +153,19 @@ func (s Sources) gatherAside(ctx context.Context, node *schedule.Node) (found []
 				"%s because NATS refuses their subjects, such as that of %s", many, keys.Abbreviate(key))
 			continue
 		}
-		user, err := node.Server().Do(ctx, "ACL", "WHOAMI").Text()
-		if err != nil {
-			user = rights.UnknownUser
-		}
 		p.Warn(rights.Grant(user, "~"+printable(keys.Namespace{App: a.Key.App}.Glob())),
 			"%s because timerd may not read their keys, such as %s", many, keys.Abbreviate(key))
 	}
 	return found, p, err
+}
+
+// globOf returns the pattern of the keys with a guard's part before the first colon.
+func globOf(guard string) string {
+	app, _, some := strings.Cut(guard, ":")
+	if !some {
+		return guard
+	}
+	return app + ":*"
 }
 
 // printable returns a pattern of keys with ? for each unprintable byte.

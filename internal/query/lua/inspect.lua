@@ -49,7 +49,7 @@ end
 if at > clock.due() then
   local index = was and redis.call('HGET', run.data, key)
   local record = trigger.record_of(key, MAX_PAYLOAD)
-  if record and index and entry.is_repeating(index) then record = entry.with_value(index, record) end
+  if record and index then record = trigger.follow(index, record, was == at) end
   record = record or index or 'm:'
   read = read + #record
   add(was and 'own' or 'key', key, at, record)

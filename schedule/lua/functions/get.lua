@@ -45,12 +45,12 @@ local function firing_of(key)
   return tonumber(string.match(ref, '^%d+')), redis.call('HGET', run.firingdata, ref) or 'm:', state
 end
 
--- current_record returns the record of a live trigger key, with the repetition that the schedule has; or nil, as
--- trigger.record_of does.
-local function current_record(key)
+-- current_record returns the record of a live trigger key, with the repetition and guards that the schedule has; or
+-- nil, as trigger.record_of does. is_same says that its TTL is the one that the schedule knows.
+local function current_record(key, is_same)
   local record = trigger.record_of(key, MAX_PAYLOAD)
   local was = record and redis.call('HGET', run.data, key)
-  return was and entry.is_repeating(was) and entry.with_value(was, record) or record
+  return was and trigger.follow(was, record, is_same) or record
 end
 
 -- describe returns the reply of timer_get.
@@ -66,6 +66,9 @@ local function describe(due, record, state)
   if late > 0 then timer[#timer + 1], timer[#timer + 2] = 'late', late end
   local trace = string.match(options, ';T=([^;]*)')
   if trace then timer[#timer + 1], timer[#timer + 2] = 'traceparent', trace end
+  local unless, only_if = guards.key(options, 'U'), guards.key(options, 'I')
+  if unless then timer[#timer + 1], timer[#timer + 2] = 'unless', unless end
+  if only_if then timer[#timer + 1], timer[#timer + 2] = 'if', only_if end
   local occurrence, text = string.match(options, ';N=(%d+),([^;]*)')
   if text then
     local n = #timer
@@ -78,9 +81,9 @@ end
 Reads a timer: of several of a key the pending one, or a retry that is left beside it, else one that is held, else one
 that is owed, else one that is firing. It changes nothing.
 Returns nil if there is none, or {"due", ms, "attempt", n, "payload", bytes, "state", "pending", "held", "owed" or
-"firing"}, and "late", ms if the timer has a limit of its own, "traceparent", text if it has one of its own, and
-"repeat", text, "occurrence", n if it repeats; the payload is nil if there is none. Of one that is firing only the state
-is certain. ]]
+"firing"}, and "late", ms if the timer has a limit of its own, "traceparent", text, "unless", key and "if", key if it
+has these of its own, and "repeat", text, "occurrence", n if it repeats; the payload is nil if there is none. Of one
+that is firing only the state is certain. ]]
 local function timer_get(keys, args)
   local key, refusal = arguments.open_one_key('timer_get', keys, args)
   if refusal then return refusal end
@@ -89,7 +92,7 @@ local function timer_get(keys, args)
   if at == -1 then
     due = nil
   elseif at > clock.due() then
-    due, record = at, current_record(key)
+    due, record = at, current_record(key, at == due)
   elseif due and due <= clock.due() then
     state = states.holding()(key, due) and 'held' or 'owed'
     if state == 'owed' and select(2, states.first_unclaimed(key)) == 'held' then due = nil end

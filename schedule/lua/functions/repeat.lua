@@ -50,10 +50,11 @@ local OPTIONS = {
     if not given.LATE then return nil, next_or_wrong end
     return next_or_wrong
   end,
+  UNLESS = arguments.read_guard, IF = arguments.read_guard,
 }
 
-local UNKNOWN =
-  'unknown option: want EVERY, CRON, TZ, FROM, UNTIL, TIMES, CATCHUP, LATE, NX or XX; DROP comes after LATE ms'
+local UNKNOWN = 'unknown option: want EVERY, CRON, TZ, FROM, UNTIL, TIMES, CATCHUP, LATE, UNLESS, IF, NX or XX; '
+  .. 'DROP comes after LATE ms'
 
 -- read_repetition reads the options of timer_repeat. It returns them by their names, or nil and the fault.
 local function read_repetition(args)
@@ -97,11 +98,13 @@ local function numbers_of(given, serial, due, from)
   return ';R=' .. string.format('%.0f,%.0f,%.0f,%.0f,%.0f,%.0f', serial, due, from, ends, times, catch_up)
 end
 
--- read returns the options of timer_repeat, the repetition as its events say it, and first_time's results; or nil and
--- the fault.
-local function read(args)
+-- read returns the options of timer_repeat for a key, the repetition as its events say it, and first_time's results; or
+-- nil and the fault.
+local function read(args, key)
   local given, wrong = read_repetition(args)
   if not given then return nil, wrong end
+  wrong = arguments.check_guards(given, key)
+  if wrong then return nil, wrong end
   local said
   said, wrong = text_of(given)
   if not said then return nil, wrong end
@@ -112,7 +115,7 @@ local function read(args)
 end
 
 --[[ timer_repeat KEY  PAYLOAD (EVERY ms | CRON expression [TZ zone]) [FROM unix-ms] [UNTIL unix-ms] [TIMES n] [CATCHUP
-ms] [LATE ms, then optionally DROP] [NX | XX]
+ms] [LATE ms, then optionally DROP] [UNLESS key] [IF key] [NX | XX]
 Sets a timer that repeats: writes the trigger key and the index in one step, as timer_set does, and so replaces the
 key's pending timer. Returns the first due time in unix ms; for CRON "planned", as a timerd computes it; or nil if NX
 found a timer, a repetition or a key, or XX found none. An error changes nothing.
@@ -122,7 +125,7 @@ local function timer_repeat(keys, args)
   local key, payload = keys[1], args[1]
   local app, refusal = arguments.open_to_set('timer_repeat', 'EVERY ms or CRON expression', keys, args)
   if refusal then return refusal end
-  local given, said, from, due = read(args)
+  local given, said, from, due = read(args, key)
   if not given then return arguments.fault(said) end
 
   local go_on, contested, was, at = replace.find_way(key, given.exists)
@@ -134,7 +137,8 @@ local function timer_repeat(keys, args)
     or given.CRON and rights.missing('DEL', key, 'the key')
   if refusal then return refusal end
   local serial = math.max(clock.micros(), math.abs(older or 0) + 1)
-  local record = 'p' .. (given.LATE or '') .. numbers_of(given, serial, due, from) .. ';N=1,' .. said .. ':' .. payload
+  local record = 'p' .. (given.LATE or '') .. guards.options(given.UNLESS, given.IF)
+    .. numbers_of(given, serial, due, from) .. ';N=1,' .. said .. ':' .. payload
   replace.make_way(key, was, at, older)
   apps.announce(app, doubted)
   if given.EVERY then

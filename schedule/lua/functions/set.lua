@@ -36,12 +36,14 @@ local OPTIONS = {
     given.trace = arguments.trace_option(args[i + 1])
     return i + 2
   end,
+  UNLESS = arguments.read_guard, IF = arguments.read_guard,
 }
 
-local UNKNOWN = 'unknown option: want PX, EX, PXAT, EXAT, NX, XX, ATTEMPT, LATE or TRACE; DROP comes after LATE ms'
+local UNKNOWN = 'unknown option: want PX, EX, PXAT, EXAT, NX, XX, ATTEMPT, LATE, TRACE, UNLESS or IF; DROP comes after '
+  .. 'LATE ms'
 
 --[[ timer_set KEY  PAYLOAD (PX ms | EX s | PXAT unix-ms | EXAT unix-s) [NX | XX] [ATTEMPT n] [LATE ms, then optionally
-DROP] [TRACE traceparent]
+DROP] [TRACE traceparent] [UNLESS key] [IF key]
 Sets a timer: writes the trigger key and the index in one step. A timer of the same key that was due already is owed and
 fires too; one that was pending is replaced. An instant that has passed is due at once.
 Returns the due time in unix ms, or nil if NX found a timer or a key, or XX found none. An error changes nothing.
@@ -55,6 +57,8 @@ local function timer_set(keys, args)
   if not given then return arguments.fault(wrong) end
   local due = given.due
   if not due then return arguments.fault('no time given: want PX ms, EX s, PXAT unix-ms or EXAT unix-s') end
+  wrong = arguments.check_guards(given, key)
+  if wrong then return arguments.fault(wrong) end
   if due <= clock.due() then due = replace.present(key) end
   if due - clock.due() > arguments.MAX_DELAY then return arguments.fault('the delay is over 10 years') end
 
@@ -68,6 +72,7 @@ local function timer_set(keys, args)
   apps.announce(app, doubted)
   local due_text = int(due)
   local header = (given.attempt and int(given.attempt) or '') .. (given.late or '') .. (given.trace or '')
+    .. guards.options(given.UNLESS, given.IF)
   index.put(key, due_text, header .. ':' .. payload)
   ttl.set(key, due_text)
   partition.announce_set(key, due, due_text, contested)

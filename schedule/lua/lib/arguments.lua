@@ -55,6 +55,30 @@ function arguments.read_late(args, i)
   return (drop and ';D=' or ';L=') .. int(math.abs(ms)), i + (drop and 3 or 2)
 end
 
+-- arguments.read_guard reads UNLESS key or IF key.
+function arguments.read_guard(given, args, i, option)
+  if given[option] then return nil, option .. ' can be given once' end
+  local key = args[i + 1]
+  if not key or key == '' or #key > arguments.MAX_KEY then
+    return nil, option .. ' wants a key of 1 to ' .. arguments.MAX_KEY .. ' bytes'
+  end
+  given[option] = key
+  return i + 2
+end
+
+-- arguments.check_guards returns the fault of the guards of a timer, or nil.
+function arguments.check_guards(given, key)
+  for _, option in ipairs({ 'UNLESS', 'IF' }) do
+    if given[option] and not guards.is_here(given[option]) then
+      local tag = string.match(key, '^[^{]*{([^}]+)}')
+      local fix = tag and 'give it the hash tag {' .. tag .. '}'
+        or string.find(key, '[{}]') and 'give both keys one hash tag'
+        or 'give it the hash tag {' .. key .. '}, or both keys one'
+      return option .. ' names a key of another slot than the timer has: ' .. fix
+    end
+  end
+end
+
 local TRACE_BYTES = 55
 
 -- arguments.trace_option returns the option of a record with a W3C traceparent, or nothing of a malformed one.

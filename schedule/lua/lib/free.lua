@@ -21,6 +21,7 @@ local function claim_one(t, ref, record, score, leases, tombstones)
   local kind, to_plan = kind_of(score), attempt == '0'
   -- A firing that a resume has released stays so, also after a pause: an infinite due time lies within no resume.
   local may_be_held = t.is_held and (kind == 'owed' or kind == 'freed') and key and not to_plan
+    and not guards.is_refused(record)
   if may_be_held and t.is_held(key, kind == 'freed' and math.huge or tonumber(due)) then
     return hold(t, ref, due, record)
   end

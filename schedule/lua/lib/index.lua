@@ -43,6 +43,8 @@ Each option is ;<name>=<value>. Most records have none. They are
   D  the same, but a timer that is later is forgotten instead of becoming a dead letter
   O  of a retry, a postponed timer or a replay: when the timer's first firing was due, a dot, its attempt
   T  the traceparent that was set with it      S  its tracestate, each byte as two hex digits
+  U  the key of its guard UNLESS, see guards.lua      I  that of IF
+  G  of a firing: the guard that said no, or cannot be read
   A  of an occurrence: after which one something was left out, which one came then, and perhaps until when what
      follows has fired by a clock that was ahead (schedule/replan.go)
   R  of an occurrence: serial, nominal due time, from, until, times, catch-up

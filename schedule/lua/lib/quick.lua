@@ -96,6 +96,7 @@ local function take(of, members, dues, own, next_due)
   local records, left, contested_until = read_records(of, members, dues)
   local refs = records and batch.move(members, dues, records, of.lease_end, nil, take_first)
   if not refs then return nil end
+  guards.judge_all(refs, records)
   if #own > 0 then redis.pcall('DEL', unpack(own)) end
   claims.note(members, contested_until, next_due)
   of.limit, of.room = of.limit - #members, left

@@ -58,6 +58,13 @@ function trigger.record_of(key, max)
   return ':' .. value
 end
 
+-- trigger.follow returns the record of a timer whose key has the value of a new record. With a new TTL too it is
+-- another timer, and only a repetition stays; is_same says that the TTL is as before.
+function trigger.follow(current, record, is_same)
+  if entry.is_repeating(current) then return entry.with_value(current, record) end
+  return is_same and guards.keep(current, record) or record
+end
+
 -- upsert makes the index agree with a live trigger key that runs out at the time at. was is when the index has it due,
 -- or nil. It returns 1 for a new timer, 2 for one whose due time changed, 0 otherwise. The record of a timer that due
 -- has lost is better than none.
@@ -69,8 +76,8 @@ function trigger.upsert(key, was, at, max)
   end
   local current = record and redis.call('HGET', run.data, key)
   if record and current ~= record then
-    if current and entry.is_repeating(current) then record = entry.with_value(current, record) end
-    index.rewrite(key, record)
+    record = current and trigger.follow(current, record, was == at) or record
+    if current ~= record then index.rewrite(key, record) end
   end
   if was == at then return 0 end
   index.redate(key, at)

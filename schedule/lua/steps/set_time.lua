@@ -94,7 +94,7 @@ local function move_own(t, at)
   local has_key = at > clock.due()
   if not has_key and not (at == -2 and entry.may_be_absent(record)) then return { 'changed' } end
   local current = has_key and trigger.record_of(key, MAX_PAYLOAD)
-  if current then record = entry.is_repeating(record) and entry.with_value(record, current) or current end
+  if current then record = trigger.follow(record, current, index.pending(key) == at) end
   if has_key then record = entry.renewed(record) end
   if target <= clock.due() and entry.is_repeating(record) then return fire_extra(t, record) end
   local due = free_time(key, math.max(target, clock.due()), entry.attempt(record))

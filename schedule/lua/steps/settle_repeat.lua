@@ -36,7 +36,7 @@ local function next_record(record, serial, due, occurrence, skipped)
   local marks, options, colon = string.match(record, '^%d*(%a*)([^:]*)()') -- not the payload, which costs 15 ns a byte
   local nominal = string.match(options, ';R=%d+,(%d+)')
   options = string.gsub(options, ';R=%d+,%d+', ';R=' .. int(serial) .. ',' .. int(tonumber(due)), 1)
-  options = string.gsub(options, ';N=%d+', ';N=' .. occurrence, 1)
+  options = string.gsub(string.gsub(options, ';G=[^;]*', '', 1), ';N=%d+', ';N=' .. occurrence, 1)
   if skipped > 0 and clock.due() - tonumber(nominal) > JUMP then
     options = leave_out(options, tonumber(nominal), tonumber(due))
   end
