@@ -51,7 +51,8 @@ func CatchUp(d time.Duration) SetOption { return SetOption{[]any{"CATCHUP", roun
 // Repeat sets a repeating timer, and returns its first due time. For Cron it returns the zero Time: a timerd computes
 // the first due time, within milliseconds if one is running. Each occurrence fires like any timer, and its settlement
 // sets the next one. Repeat replaces the pending timer of the key, as Set does, even one that repeats. Set makes it a
-// single timer again, and Cancel ends it. The options are NX, XX, Late, DropLate, From, Until, Times and CatchUp.
+// single timer again, and Cancel ends it. The options are NX, XX, Late, DropLate, Unless, If, From, Until, Times and
+// CatchUp. An occurrence that a guard stops is left out; the next one follows.
 //
 // Repeat returns errors that wrap ErrNotSet, ErrInvalid or ErrNoLibrary. A zone unknown to both this machine and Go's
 // own database is invalid. If timerd does not know the zone, the timer becomes a dead letter.

@@ -63,6 +63,8 @@ type Timer struct {
 	// for a single timer.
 	Repeat     string
 	Occurrence int64
+	// Unless and If are the timer's own guards; "" if it has none.
+	Unless, If string
 	// TraceParent is the traceparent set with the timer; its payload may have another.
 	TraceParent string
 }
@@ -97,7 +99,8 @@ func At(t time.Time) When {
 	return When{option: "PXAT", ms: t.Add(time.Millisecond - time.Nanosecond).UnixMilli()}
 }
 
-// SetOption is an option of Set and Repeat: NX, XX, Attempt, Late or DropLate for Set. Timers.Repeat lists its own.
+// SetOption is an option of Set and Repeat: NX, XX, Attempt, Late, DropLate, Unless or If for Set. Timers.Repeat lists
+// its own.
 type SetOption struct{ args []any }
 
 // NX sets the timer only if neither it nor a Redis key of its name exists. Otherwise Set returns ErrNotSet. It may also
@@ -120,6 +123,14 @@ func Late(d time.Duration) SetOption { return SetOption{[]any{"LATE", roundedUp(
 // DropLate is Late, but a timer claimed too late is dropped without a dead letter, unless its event may have been
 // published before.
 func DropLate(d time.Duration) SetOption { return SetOption{[]any{"LATE", roundedUp(d), "DROP"}} }
+
+// Unless lets the timer fire only if a key does not exist when the timer is claimed, in the same atomic step: a timeout
+// unless the order is paid. Otherwise the timer ends without an event, and so do its retries. The key has 1 to 1,024
+// bytes; in a Redis Cluster it must have the hash tag of the timer's key.
+func Unless(key string) SetOption { return SetOption{[]any{"UNLESS", key}} }
+
+// If is Unless, but lets the timer fire only if the key exists.
+func If(key string) SetOption { return SetOption{[]any{"IF", key}} }
 
 // Timers sets, cancels and reads timers in Redis through timerd's function library. It needs no NATS, and no running
 // timerd once the library is loaded.
@@ -272,6 +283,10 @@ func parseTimer(fields []any) (Timer, error) {
 				timer.Repeat = value
 			case "traceparent":
 				timer.TraceParent = value
+			case "unless":
+				timer.Unless = value
+			case "if":
+				timer.If = value
 			}
 		}
 	}

@@ -123,6 +123,12 @@ func (s *suite) call(t *testing.T, do string, a setting) (due, given time.Time, 
 	if a.Attempt != nil {
 		options = append(options, client.Attempt(*a.Attempt))
 	}
+	if a.Unless != nil {
+		options = append(options, client.Unless(*a.Unless))
+	}
+	if a.If != nil {
+		options = append(options, client.If(*a.If))
+	}
 	switch {
 	case a.LateMS != nil && a.LateDrop:
 		options = append(options, client.DropLate(ms(*a.LateMS)))
@@ -196,7 +202,7 @@ func (s *suite) get(t *testing.T, step step, set time.Time) {
 	f := fields{
 		"state": timer.State, "due": timer.Due.UnixMilli(), "attempt": timer.Attempt, "payload": timer.Payload,
 		"late_ms": orNull(timer.Late.Milliseconds()), "repeat": orNull(timer.Repeat),
-		"occurrence": orNull(timer.Occurrence),
+		"occurrence": orNull(timer.Occurrence), "unless": orNull(timer.Unless), "if": orNull(timer.If),
 	}
 	if timer.Due.Equal(set) {
 		f["due"] = "as set"

@@ -93,6 +93,8 @@ type setting struct {
 	LateDrop  bool   `json:"late_drop"`
 	Attempt   *int   `json:"attempt"`
 	NX, XX    bool
+	Unless    *string // guards
+	If        *string
 	Trace     string
 }
 

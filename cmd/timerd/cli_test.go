@@ -210,6 +210,16 @@ func TestSetGetCancelLs(t *testing.T) {
 	if out := ok(t, "get", "app:mod:typ:1", "--json"); !strings.Contains(out, `"late":5400000,`) {
 		t.Errorf("get --json of a timer with a limit: %s", out)
 	}
+	ok(t, "set", "app:mod:typ:1", "1h", "--unless", "paid:1\n", "--if", "live")
+	guards := "unless   paid:1%0A exists\nif       live exists\n"
+	if out := ok(t, "get", "app:mod:typ:1"); !strings.Contains(out, guards) {
+		t.Errorf("get of one with guards: %s", out)
+	}
+	for _, command := range []string{"get app:mod:typ:1 --json", "ls --json"} {
+		if out := ok(t, strings.Fields(command)...); !strings.Contains(out, `"unless":"paid:1%0A","if":"live"`) {
+			t.Errorf("%s: %s", command, out)
+		}
+	}
 	for _, args := range [][]string{{"--drop-late"}, {"--late", "soon"}, {"--late", "-1s"}, {"--late", "3651d"}} {
 		if code, _, errs := timerd(t, "", append([]string{"set", "app:mod:typ:1", "1h"},
 			args...)...); code != exitUsage || !strings.Contains(errs, "late") {

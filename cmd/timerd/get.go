@@ -48,6 +48,7 @@ there is no timer; if NATS answers, the error has the time of the last firing.
 				view := newTimerView(key, timer.Due, timer.Attempt)
 				view.State, view.Late = string(timer.State), timer.Late.Milliseconds()
 				view.Repeat, view.Occurrence, view.TraceParent = timer.Repeat, timer.Occurrence, timer.TraceParent
+				view.Unless, view.If = keys.EncodeText(timer.Unless), keys.EncodeText(timer.If)
 				out := cmd.OutOrStdout()
 				switch {
 				case !found:
@@ -94,6 +95,17 @@ func orLater(due time.Time) string {
 	return ""
 }
 
+// guardLines returns the lines of a timer's guards.
+func guardLines(view timerView) (lines string) {
+	if view.Unless != "" {
+		lines = fmt.Sprintf("unless   %s exists\n", view.Unless)
+	}
+	if view.If != "" {
+		lines += fmt.Sprintf("if       %s exists\n", view.If)
+	}
+	return lines
+}
+
 // showTimer prints a timer for people to read.
 func showTimer(ctx context.Context, w io.Writer, rdb redis.UniversalClient, key string, view timerView,
 	timer client.Timer) error {
@@ -105,6 +117,7 @@ func showTimer(ctx context.Context, w io.Writer, rdb redis.UniversalClient, key 
 	if timer.Late > 0 {
 		more = fmt.Sprintf("late     %s at most\n", diag.Duration(timer.Late))
 	}
+	more += guardLines(view)
 	if timer.Repeat != "" {
 		more += fmt.Sprintf("repeat   %s, occurrence %d\n", timer.Repeat, timer.Occurrence)
 	}

@@ -192,6 +192,7 @@ func (l *listing) print(ctx context.Context, timers []query.Timer) error {
 			view.Attempt = event.Attempt(p.Payload)
 		}
 		view.Repeat, view.Occurrence = p.Repeat, p.Occurrence
+		view.Unless, view.If = keys.EncodeText(p.Guards.Unless), keys.EncodeText(p.Guards.If)
 		view.State, view.Beside, view.SetAside = string(p.State), p.Beside, string(p.Parked)
 		status := dataStatus(p.Status)
 		var err error

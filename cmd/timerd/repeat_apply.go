@@ -38,6 +38,7 @@ is printed with its line, and nothing is changed.
       catchup: 1d                    # also fire occurrences missed in the last day
       late: 1h                       # limit on lateness
       drop_late: true                # later: drop it, without a dead letter
+      unless: shop:report:off:1      # left out if this key exists then; if: only if it does
 
 A changed repetition counts from 1 again; an unchanged interval keeps its due times. Timers that are
 not in the file stay, unless --prune NAMESPACE is given: then repeating timers of the namespace that

@@ -71,6 +71,10 @@ func fieldTexts(c *admin.Change, field string) (was, is string) {
 	case "times":
 		show := func(n int64) string { return strconv.FormatInt(n, 10) }
 		return unlessZero(before.Times, show), unlessZero(after.Times, show)
+	case "unless":
+		return keys.EncodeText(before.Guards.Unless), keys.EncodeText(after.Guards.Unless)
+	case "if":
+		return keys.EncodeText(before.Guards.If), keys.EncodeText(after.Guards.If)
 	case "catchup":
 		return unlessZero(before.CatchUp, diag.Duration), unlessZero(after.CatchUp, diag.Duration)
 	}

@@ -40,6 +40,7 @@ With --from, set the timers of a file, or of standard input if it is -. Each lin
   nx              true: as --nx; a timer that exists already is not a failure
   late            as --late, in milliseconds
   drop_late       true: as --drop-late
+  unless, if      as --unless, --if; percent-encoded as in events
 
 Lines of timerd export have a due time and more: they are set as they were; a timer that is there
 already is left alone. timerd schema timer describes every member.
@@ -49,6 +50,7 @@ lines are done, FILE.done notes the last one; the next call goes on behind it.`,
 		Example: `  timerd set shop:order:timeout:42 30m '{"order":42}'
   timerd set shop:report:daily:1 2027-01-01T00:00:00Z
   timerd set shop:otp:sms:7 1m '{"code":1234}' --late 30s --drop-late
+  timerd set shop:order:timeout:44 30m --unless shop:order:paid:44
   cat invoice.json | timerd set shop:invoice:due:7 30d - --nx
   echo '{"key":"shop:order:timeout:43","payload":{"order":43},"px":1800000}' | timerd set --from -`,
 		Args: func(cmd *cobra.Command, args []string) error { return setArgs(cmd, args, flags) },
@@ -83,8 +85,8 @@ func setArgs(cmd *cobra.Command, args []string, flags setFlags) error {
 	from := cmd.Flags().Changed("from")
 	switch {
 	case from && (len(args) > 0 || flags.nx || flags.xx || flags.dropLate || cmd.Flags().Changed("attempt") ||
-		cmd.Flags().Changed("late")):
-		return usagef(cmd, "--from takes keys, delays, payloads, nx, attempts and limits only from the file")
+		cmd.Flags().Changed("late") || cmd.Flags().Changed("unless") || cmd.Flags().Changed("if")):
+		return usagef(cmd, "--from takes keys, delays, payloads, nx, attempts, limits and guards only from the file")
 	case from:
 	case len(args) < 2:
 		return usagef(cmd, "want KEY DELAY [PAYLOAD], got %d of them", len(args))

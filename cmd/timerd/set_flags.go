@@ -18,6 +18,7 @@ type setFlags struct {
 	attempt        int
 	late           string
 	dropLate       bool
+	guards         policy.Guards
 	from           string
 }
 
@@ -36,6 +37,8 @@ func (f *setFlags) addConditions(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.late, "late", "",
 		"become a dead letter rather than fire more than this `DURATION` after it is due; 0: never")
 	cmd.Flags().BoolVar(&f.dropLate, "drop-late", false, "with --late: drop it, without a dead letter")
+	cmd.Flags().StringVar(&f.guards.Unless, "unless", "", "do not fire if this `KEY` of Redis exists then")
+	cmd.Flags().StringVar(&f.guards.If, "if", "", "fire only if this `KEY` of Redis exists then")
 }
 
 // conditions reads the flags of addConditions.
@@ -47,6 +50,18 @@ func (f *setFlags) conditions(cmd *cobra.Command) (options []client.SetOption, e
 		options = append(options, client.NX())
 	case f.xx:
 		options = append(options, client.XX())
+	}
+	for _, guard := range []struct {
+		flag, key string
+		option    func(string) client.SetOption
+	}{{"unless", f.guards.Unless, client.Unless}, {"if", f.guards.If, client.If}} {
+		if !cmd.Flags().Changed(guard.flag) {
+			continue
+		}
+		if err := policy.CheckGuard(guard.key); err != nil {
+			return nil, usagef(cmd, "--%s: %w", guard.flag, err)
+		}
+		options = append(options, guard.option(guard.key))
 	}
 	if !cmd.Flags().Changed("late") {
 		if f.dropLate {

@@ -73,7 +73,7 @@ func parseSetLine(line []byte) (p parsedLine, err error) {
 		}
 		return p, p.imported.Check()
 	}
-	own := schedule.Exported{Attempt: l.Attempt, Late: l.Late, DropLate: l.DropLate}
+	own := schedule.Exported{Attempt: l.Attempt, Late: l.Late, DropLate: l.DropLate, Unless: l.Unless, If: l.If}
 	if l.Exported != own || l.State != "" {
 		return p, errors.New("it has a field of an exported timer and no due: take the line as timerd export wrote it")
 	}
@@ -85,6 +85,16 @@ func parseSetLine(line []byte) (p parsedLine, err error) {
 	}
 	if l.NX {
 		p.setting.Options = append(p.setting.Options, client.NX())
+	}
+	guards, err := l.OwnGuards()
+	if err != nil {
+		return p, err
+	}
+	if guards.Unless != "" {
+		p.setting.Options = append(p.setting.Options, client.Unless(guards.Unless))
+	}
+	if guards.If != "" {
+		p.setting.Options = append(p.setting.Options, client.If(guards.If))
 	}
 	option, err := l.late()
 	p.setting.Options = append(p.setting.Options, option...)

@@ -29,7 +29,9 @@ type timerView struct {
 	Due             int64           `json:"due"`              // unix ms
 	DueAt           string          `json:"dueat"`
 	Attempt         int             `json:"attempt,omitempty"`
-	Late            int64           `json:"late,omitempty"` // ms, from a search, if it has a limit of its own
+	Late            int64           `json:"late,omitempty"`   // ms, from a search, if it has a limit of its own
+	Unless          string          `json:"unless,omitempty"` // its own guards, written as the key
+	If              string          `json:"if,omitempty"`
 	Repeat          string          `json:"repeat,omitempty"`
 	Occurrence      int64           `json:"occurrence,omitempty"`
 	TraceParent     string          `json:"traceparent,omitempty"` // from a search

@@ -82,5 +82,11 @@ func (c *Change) options() []client.SetOption {
 	case w.Late.Given:
 		options = append(options, client.Late(w.Late.Most))
 	}
+	if w.Guards.Unless != "" {
+		options = append(options, client.Unless(w.Guards.Unless))
+	}
+	if w.Guards.If != "" {
+		options = append(options, client.If(w.Guards.If))
+	}
 	return options
 }

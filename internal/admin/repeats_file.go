@@ -19,7 +19,8 @@ import (
 
 // repetitionFields returns the names of an entry's fields.
 func repetitionFields() []string {
-	return []string{"key", "every", "cron", "tz", "payload", "from", "until", "times", "catchup", "late", "drop_late"}
+	return []string{"key", "every", "cron", "tz", "payload", "from", "until", "times", "catchup", "late", "drop_late",
+		"unless", "if"}
 }
 
 // Repetition is an entry of a file.
@@ -33,6 +34,7 @@ type Repetition struct {
 	Times   int64     // 0: without end
 	CatchUp time.Duration
 	Late    policy.Limit
+	Guards  policy.Guards
 
 	by client.Repetition // Spec for the client
 }
@@ -169,6 +171,10 @@ func (e *repetitionEntry) set(name, text string) (err error) {
 	case "late":
 		e.Late.Given = true
 		e.Late.Most, err = parseSpan(text, "0, for no limit,", policy.Longest)
+	case "unless":
+		e.Guards.Unless, err = text, policy.CheckGuard(text)
+	case "if":
+		e.Guards.If, err = text, policy.CheckGuard(text)
 	case "drop_late":
 		if text != "true" && text != "false" {
 			err = fmt.Errorf("%.40q: want true or false", text)

@@ -222,6 +222,8 @@ func (w *Repetition) differences(was *query.Repetition, now time.Time) (fields [
 		{"times", was.Times != w.Times},
 		{"catchup", was.CatchUp != w.CatchUp},
 		{"late", limitOf(was.Late) != limitOf(w.Late)},
+		{"unless", was.Guards.Unless != w.Guards.Unless},
+		{"if", was.Guards.If != w.Guards.If},
 	} {
 		if f.changes {
 			fields = append(fields, f.name)

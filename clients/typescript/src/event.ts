@@ -86,6 +86,7 @@ const maxInt32 = 2 ** 31 - 1;
 const maxLate = 10 * 366 * 24 * 3_600_000; // no limit is longer
 const known = new Set([
   "specversion", "id", "type", "subject", "time", "dueat", "attempt", "maxattempts", "late", "latedrop", "repeat",
+  "guardunless", "guardif",
   "occurrence", "trigger", "datastatus", "deadreason", "lasterror", "datacontenttype", "data", "data_base64", "origin",
   "originat",
   "replayedat",
@@ -126,6 +127,8 @@ class Reader {
     const occurrence = this.#integer("occurrence", 1, 2 ** 53);
     const trace = this.#matching("traceparent", traceparent);
     this.#time("replayedat"); // must be valid if present
+    this.#guard("guardunless");
+    this.#guard("guardif");
     const repeats = repeat !== null && occurrence !== null;
     return {
       id,
@@ -203,6 +206,17 @@ class Reader {
     if (Number.isInteger(n) && n >= least && n <= most) return n;
     this.fault(name, `${clipped(value)}, want an integer from ${least} to ${most}`);
     return null;
+  }
+
+  /** Checks the key of a guard. */
+  #guard(name: string): void {
+    const text = this.text(name);
+    if (text === null) return;
+    try {
+      if (text === "" || decodeText(text).length > 1024) throw new Error("want a key of 1 to 1,024 bytes");
+    } catch (error) {
+      this.fault(name, textOf(error));
+    }
   }
 
   #time(name: string): Date | null {

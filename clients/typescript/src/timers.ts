@@ -31,6 +31,10 @@ export interface CommonOptions {
   late?: number;
   /** With `late`: a timer claimed too late is dropped, without a dead letter. */
   dropLate?: boolean;
+  /** The timer fires only if this key does not exist when it is claimed; its retries too. */
+  unless?: string | Uint8Array;
+  /** The timer fires only if this key exists when it is claimed; its retries too. */
+  if?: string | Uint8Array;
 }
 
 /** Options of `set`. */
@@ -76,6 +80,9 @@ export interface Timer {
   payload: Buffer | null;
   /** Its own limit on lateness, in ms; null if it has none. */
   late: number | null;
+  /** Its own guards, as text; null if it has none. */
+  unless: string | null;
+  if: string | null;
   /** Its rhythm, such as `every 5m0s`; null for a single timer. */
   repeat: string | null;
   /** The number of its next firing, from 1; null for a single timer. */
@@ -228,6 +235,8 @@ class Arguments {
     if (options.dropLate && options.late === undefined) throw this.#invalid("dropLate needs late");
     this.duration("LATE", "late", options.late);
     if (options.dropLate) this.push("DROP");
+    if (options.unless !== undefined) this.push("UNLESS", bytesOf(options.unless));
+    if (options.if !== undefined) this.push("IF", bytesOf(options.if));
     if (options.nx) this.push("NX");
     if (options.xx) this.push("XX");
     return this;
@@ -271,6 +280,8 @@ function readTimer(fields: unknown[]): Timer | null {
     attempt,
     payload: payload === undefined || payload === null ? null : bytesOf(payload as string | Buffer),
     late: number("late"),
+    unless: text("unless"),
+    if: text("if"),
     repeat: text("repeat"),
     occurrence: number("occurrence"),
     traceparent: text("traceparent"),

@@ -27,7 +27,7 @@ interface Setting {
   payload: Octets | null;
   after_ms?: number; at_in_ms?: number; at_ms?: number; every_ms?: number; cron?: string; tz?: string;
   from_in_ms?: number; until_in_ms?: number; times?: number; catchup_ms?: number; late_ms?: number; late_drop?: boolean;
-  attempt?: number; nx?: boolean; xx?: boolean; trace?: string;
+  attempt?: number; nx?: boolean; xx?: boolean; unless?: string; if?: string; trace?: string;
 }
 
 type Fields = Record<string, unknown>;
@@ -152,7 +152,7 @@ async function call(timers: Timers, s: Setting): Promise<{ due: Date | "planned"
   let given = 0;
   const key = keyOf(s.key);
   const payload = s.payload && bytes(s.payload);
-  const common = { nx: s.nx, xx: s.xx, late: s.late_ms, dropLate: s.late_drop };
+  const common = { nx: s.nx, xx: s.xx, late: s.late_ms, dropLate: s.late_drop, unless: s.unless, if: s.if };
   if (s.every_ms !== undefined || s.cron !== undefined) {
     const options = {
       ...common, every: s.every_ms, cron: s.cron, tz: s.tz, times: s.times, catchUp: s.catchup_ms,
@@ -197,8 +197,9 @@ async function take(timers: Timers, step: Step, set: Date | null): Promise<Date 
         return set;
       }
       const due = timer.due.getTime() === set?.getTime() ? "as set" : timer.due;
-      const { state, attempt, payload, late, repeat, occurrence } = timer;
-      check(what, { state, due, attempt, payload, late_ms: late, repeat, occurrence }, want as Fields);
+      const { state, attempt, payload, late, repeat, occurrence, unless } = timer;
+      const got = { state, due, attempt, payload, late_ms: late, repeat, occurrence, unless, if: timer.if };
+      check(what, got, want as Fields);
       return set;
     }
     default: {
