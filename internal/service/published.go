@@ -83,6 +83,15 @@ func endOf(kind event.EntryKind, f *schedule.Firing) event.Entry {
 		Attempt: f.Attempt}
 }
 
-func (p *published) Guarded(*schedule.Firing) { p.guarded.Inc() }
+func (p *published) Guarded(f *schedule.Firing) {
+	p.guarded.Inc()
+	e := endOf(event.EntryGuarded, f)
+	if guard := keys.EncodeText(f.Refusal.Guard); f.Refusal.Missing {
+		e.GuardIf = guard
+	} else {
+		e.GuardUnless = guard
+	}
+	p.all.ends.Add(e)
+}
 
 func (p *published) Lost(n uint64) { p.lost.Add(float64(n)) }
