@@ -200,7 +200,7 @@ func TestIndexKeysAreNobodysTimers(t *testing.T) {
 	p := keys.Single
 	for _, name := range []string{p.Due(), p.Data(), p.Firing(), p.FiringData(), p.Fired(), p.Retried(), p.Known(),
 		p.Aside(), p.Refused(), p.Owed(), p.Members(), p.Unable(), p.Silent(), p.Hearing(), p.About(), p.Audits(),
-		p.Calls(), p.Prefix(), keys.CanaryKey(p, "host-1", 1), keys.MarkKey("x"), keys.Installation,
+		p.Calls(), p.Ahead(), p.Prefix(), keys.CanaryKey(p, "host-1", 1), keys.MarkKey("x"), keys.Installation,
 		keys.InstallationProbe("x")} {
 		if strings.Count(name, ":") != 2 {
 			t.Errorf("%s has %d colons: a namespace pattern would deliver its events", name, strings.Count(name, ":"))

@@ -24,7 +24,12 @@ const (
 	// Installation is the key that holds the identity of the installation of a Redis. It has three parts, like
 	// canaries. In a cluster it is in one slot, like any key.
 	Installation = "timerd:installation:id"
+	// VirtualInstallation begins the identity of an installation with a virtual clock: that of timerd dev --virtual.
+	VirtualInstallation = "virtual-"
 )
+
+// IsVirtual reports whether an installation has a virtual clock, by its identity.
+func IsVirtual(id string) bool { return strings.HasPrefix(id, VirtualInstallation) }
 
 // InstallationProbe returns the key that a timerd sets for a moment, so that its installation's other timerds can find
 // out whether they serve the same Redis. nonce must hold no colon.
@@ -209,6 +214,9 @@ func (p Partition) Audits() string { return p.key("audits") }
 
 // Asked names the hash of the audits requested by commands, with their progress.
 func (p Partition) Asked() string { return p.key("asked") }
+
+// Ahead names the string with the lead of a virtual clock over Redis's, in ms. Only timerd dev --virtual has it.
+func (p Partition) Ahead() string { return p.key("ahead") }
 
 // Calls names the sorted set of the function library's functions, scored by the number of counted calls.
 func (p Partition) Calls() string { return p.key("calls") }

@@ -198,7 +198,7 @@ func (n *Node) readClaims(ctx context.Context, requests []ClaimRequest, lease ti
 		}
 		return results
 	}
-	n.ReadClock(at, sent, received)
+	n.readDueClock(at, sent, received)
 	parts := reply[head:]
 	for i := range min(len(parts), len(requests)) {
 		results[i] = ClaimResult{Partition: requests[i].Partition, At: at}

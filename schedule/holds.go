@@ -179,17 +179,17 @@ const nextField = ":next:"
 
 // Holds reads the list of holds. From then on a server with an older copy refuses claims of this Schedule.
 func (s *Schedule) Holds(ctx context.Context) (*HoldList, error) {
-	var now *redis.TimeCmd
+	var now func() time.Time
 	var fields *redis.MapStringStringCmd
 	err := s.Pipelined(ctx, keys.Single, func(pipe redis.Pipeliner) error {
 		fields = pipe.HGetAll(ctx, keys.Single.Holds())
-		now = pipe.Time(ctx) // afterwards: no hold of the list is made later than now
+		now = s.dueClock(ctx, pipe) // afterwards: no hold of the list is made later than now
 		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("schedule: read the holds: %w", s.blame(keys.Single, err))
 	}
-	l := &HoldList{schedule: s, Now: MillisOf(now.Val()), renamed: map[keys.Namespace]string{}}
+	l := &HoldList{schedule: s, Now: MillisOf(now()), renamed: map[keys.Namespace]string{}}
 	l.Generation, _ = strconv.ParseInt(fields.Val()[generationField], 10, 64)
 	for _, name := range slices.Sorted(maps.Keys(fields.Val())) {
 		if strings.HasPrefix(name, ":") {

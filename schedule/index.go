@@ -23,7 +23,8 @@ type Index struct {
 	rdb      redis.UniversalClient
 	topology topology
 	cluster  bool
-	db       int // the number of the database; 0 in a cluster
+	db       int  // the number of the database; 0 in a cluster
+	virtual  bool // due times are by a virtual clock
 	scripts  atomic.Pointer[scripts]
 	loaded   stepServers
 }
@@ -110,7 +111,7 @@ func (ix *Index) CheckMode(ctx context.Context) error {
 	return nil
 }
 
-// Clock returns the time on the clock of the first master that answers.
+// Clock returns the time, by the clock of due times, of the first master that answers.
 func (ix *Index) Clock(ctx context.Context) (time.Time, error) {
 	masters, err := ix.topology.masters(ctx)
 	if err != nil {
@@ -123,7 +124,7 @@ func (ix *Index) Clock(ctx context.Context) (time.Time, error) {
 	said := make(chan reading, len(masters)) // so that nobody waits for a silent one
 	for _, m := range masters {
 		go func() {
-			at, err := m.Server.Time(ctx).Result()
+			at, err := ix.readDueClock(ctx, m.Server)
 			said <- reading{at, err}
 		}()
 	}

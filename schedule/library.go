@@ -141,7 +141,11 @@ func (n *Node) EnsureLibrary(ctx context.Context) (loaded bool, limit int, err e
 	if !news || limit == s.MaxPayload() {
 		return false, 0, nil
 	}
-	s.scripts.Store(newScripts(limit, s.cluster, s.db))
+	if s.virtual {
+		s.scripts.Store(newVirtualScripts(limit, s.db))
+	} else {
+		s.scripts.Store(newScripts(limit, s.cluster, s.db))
+	}
 	return false, limit, nil
 }
 

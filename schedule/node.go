@@ -183,17 +183,47 @@ func (n *Node) readClock(ctx context.Context) (Millis, error) {
 		return 0, fmt.Errorf("schedule: read the clock of %s: %w", n.server.Options().Addr, err)
 	}
 	n.ReadClock(now, sent, time.Now())
+	if n.schedule.virtual {
+		due, err := n.schedule.readDueClock(ctx, n.server)
+		if err != nil {
+			return 0, fmt.Errorf("schedule: read the virtual clock of %s: %w", n.server.Options().Addr, err)
+		}
+		n.readDueClock(due, sent, time.Now())
+	}
 	return MillisOf(now), nil
 }
 
-// ReadClock takes a reading of the server's clock that was made between two local instants.
+// ReadClock takes a reading of the server's clock that was made between two local instants. It says nothing about a
+// virtual clock.
 func (n *Node) ReadClock(server, sent, received time.Time) {
-	n.clock.read(server, sent, received)
+	if !n.schedule.virtual {
+		n.clock.read(server, sent, received)
+	}
 	n.witness(MillisOf(server), sent, received)
 }
 
-// TakeClockSteps returns the steps of the server's clock since it was called last, the latest ten of them.
-func (n *Node) TakeClockSteps() []ClockStep { return n.clock.takeSteps() }
+// readDueClock is ReadClock for a reading of the clock of due times, as of a step. One of a virtual clock is no
+// evidence of what the server's has shown.
+func (n *Node) readDueClock(due, sent, received time.Time) {
+	n.clock.read(due, sent, received)
+	n.witnessDue(MillisOf(due), sent, received)
+}
+
+// witnessDue is witness for such a reading.
+func (n *Node) witnessDue(at Millis, sent, received time.Time) {
+	if !n.schedule.virtual {
+		n.witness(at, sent, received)
+	}
+}
+
+// TakeClockSteps returns the steps of the server's clock since it was called last, the latest ten of them; none of a
+// virtual clock.
+func (n *Node) TakeClockSteps() []ClockStep {
+	if n.schedule.virtual {
+		return nil
+	}
+	return n.clock.takeSteps()
+}
 
 // Until returns the time until the server's clock shows at: negative if it has passed, 0 before any reading of the
 // clock.

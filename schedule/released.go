@@ -101,7 +101,7 @@ func (s *Schedule) heldClock(ctx context.Context) (Millis, error) {
 	if err != nil {
 		return 0, fmt.Errorf("schedule: read the clock of the holds: %w", err)
 	}
-	now, err := server.Time(ctx).Result()
+	now, err := s.readDueClock(ctx, server)
 	if err != nil {
 		return 0, fmt.Errorf("schedule: read the clock of the holds: %w", err)
 	}

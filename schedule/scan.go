@@ -41,7 +41,7 @@ func (n *Node) ScanDue(ctx context.Context, within, lease time.Duration) (DueSca
 	sent := time.Now()
 	found, err := n.schedule.ScanMaster(ctx, n.Master(), within, lease)
 	if err == nil && found.at > 0 {
-		n.witness(found.at, sent, time.Now())
+		n.witnessDue(found.at, sent, time.Now())
 	}
 	return found, err
 }
@@ -275,7 +275,7 @@ func (n *Node) sweepChunk(ctx context.Context, c *roundChunk, l Look, full, all 
 	}
 	if err == nil {
 		c.moving, c.torn = seen.Moving, len(seen.Torn) > 0
-		n.witness(seen.at, now, time.Now())
+		n.witnessDue(seen.at, now, time.Now())
 	}
 	return seen, err
 }

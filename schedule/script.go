@@ -17,9 +17,10 @@ import (
 )
 
 // lua has the steps, each a file; the functions that clients call; and in lib the rooms that both use. The first line
-// of a step has its flags. Settling and claiming have allow-oom, as they free memory.
+// of a step has its flags. Settling and claiming have allow-oom, as they free memory. virtual has the two rooms that
+// differ for a virtual clock, and the scripts for it.
 //
-//go:embed lua/*.lua lua/lib/*.lua lua/steps/*.lua lua/functions/*.lua
+//go:embed lua/*.lua lua/lib/*.lua lua/steps/*.lua lua/functions/*.lua lua/virtual/*.lua
 var lua embed.FS
 
 // LibraryName is the name of the function library in Redis that clients call.
@@ -67,6 +68,16 @@ func (l stepLibrary) function(step string) string { return l.name + "_" + step }
 // newScripts returns the libraries and the scripts. maxPayload is in bytes, and db the number of the database, for
 // the steps alone: all databases share the library that clients call.
 func newScripts(maxPayload int, cluster bool, db int) *scripts {
+	return makeScripts(maxPayload, cluster, db, nil)
+}
+
+// newVirtualScripts is newScripts for a virtual clock, on a single Redis.
+func newVirtualScripts(maxPayload, db int) *scripts {
+	return makeScripts(maxPayload, false, db, []string{"clock", "ttl"})
+}
+
+// makeScripts returns the libraries and scripts; in them some rooms are those for a virtual clock.
+func makeScripts(maxPayload int, cluster bool, db int, virtual []string) *scripts {
 	partition, within, tell := "partition_single", int64(math.MaxInt64), "PUBLISH"
 	if cluster {
 		partition, within, tell = "partition_cluster", wakeWithin.Milliseconds(), "SPUBLISH"
@@ -77,6 +88,10 @@ func newScripts(maxPayload int, cluster bool, db int) *scripts {
 	r, err := newRooms(lua, "lua/lib", given, map[string]string{"partition": partition})
 	if err != nil {
 		panic(fmt.Sprintf("schedule: %v", err)) // it is not embedded: every test of this package finds it
+	}
+	for _, name := range virtual {
+		text := mustRead(lua, "lua/virtual/"+name+".lua")
+		r.all[name] = room{text, luaWords(text)}
 	}
 	s := &scripts{maxPayload: maxPayload, rooms: r}
 	s.library = sync.OnceValue(s.makeLibrary)

@@ -15,6 +15,7 @@ local function rescheduled(key, at, record)
   elseif serial and entry.is_occurrence_of(record, serial) then -- the key was taken in as a single timer
     index.rewrite(key, entry.with_value(record, current))
   end
+  ttl.follow(key, at)
   index.redate(key, at)
 end
 

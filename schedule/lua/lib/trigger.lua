@@ -70,6 +70,7 @@ end
 -- has lost is better than none.
 function trigger.upsert(key, was, at, max)
   local record = trigger.record_of(key, max)
+  ttl.follow(key, at)
   if not was then
     index.put(key, at, record or redis.call('HGET', run.data, key) or 'm:')
     return 1

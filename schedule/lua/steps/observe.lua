@@ -63,6 +63,7 @@ local function observe_usual(o, group, kind, key, due, fired)
   elseif ahead and not due then
     local n = #group.dues
     group.dues[n + 1], group.dues[n + 2] = at, key
+    ttl.follow(key, at)
     group.records[n + 1] = key
     group.records[n + 2] = trigger.record_of(key, MAX_PAYLOAD) or redis.call('HGET', run.data, key) or 'm:'
     hints.count(o, 1)

@@ -70,6 +70,7 @@ local function arm(key, due, record)
   if was then return put(key, was, entry.with_value(record, redis.call('HGET', run.data, key) or 'm:')) end
   if at == -1 then return nil end
   if at and at >= 0 then
+    ttl.follow(key, at)
     return put(key, at, entry.with_value(record, trigger.record_of(key, MAX_PAYLOAD) or record))
   end
   due = free_time(key, due)
