@@ -164,7 +164,7 @@ func (o *Operator) Hold(ctx context.Context, namespace string, opts ...HoldOptio
 		return fail(fmt.Errorf("%w: Reason has %d bytes, want at most %d", client.ErrInvalid, len(asked.Reason),
 			admin.MaxReason))
 	}
-	h, err := o.holds()
+	h, err := o.holds(ctx)
 	if err != nil {
 		return fail(err)
 	}
@@ -205,7 +205,7 @@ func (o *Operator) Resume(ctx context.Context, namespace string, how Resume) err
 	if err := how.check(); err != nil {
 		return fail(fmt.Errorf("%w: %w", client.ErrInvalid, err))
 	}
-	h, err := o.holds()
+	h, err := o.holds(ctx)
 	if err != nil {
 		return fail(err)
 	}
@@ -230,7 +230,7 @@ func (o *Operator) Resume(ctx context.Context, namespace string, how Resume) err
 // all due timers that wait. It returns errors that wrap client.ErrInvalid if rdb cannot serve for holds, such as a
 // client for one node of a cluster.
 func (o *Operator) Holds(ctx context.Context) ([]Hold, error) {
-	h, err := o.holds()
+	h, err := o.holds(ctx)
 	if err != nil {
 		return nil, failed("holds", err)
 	}
@@ -285,7 +285,7 @@ func (o *Operator) move(ctx context.Context, call, key string, to time.Time) (Mo
 	if err != nil {
 		return MoveResult{}, failed(call, fmt.Errorf("%w: %w", client.ErrInvalid, err))
 	}
-	s, err := o.schedule()
+	s, err := o.schedule(ctx)
 	if err == nil {
 		err = s.CheckMode(ctx)
 	}
@@ -323,7 +323,7 @@ func (o *Operator) CancelAll(ctx context.Context, namespace string, before time.
 	if err != nil {
 		return CancelResult{}, failed(call, err)
 	}
-	s, err := o.schedule()
+	s, err := o.schedule(ctx)
 	if err == nil {
 		err = s.CheckMode(ctx)
 	}
@@ -366,7 +366,7 @@ func parseNamespace(text string) (keys.Namespace, error) {
 }
 
 // schedule returns the schedule.
-func (o *Operator) schedule() (*schedule.Schedule, error) {
+func (o *Operator) schedule(ctx context.Context) (*schedule.Schedule, error) {
 	switch rdb := o.rdb.(type) {
 	case *redis.Client:
 	case *redis.ClusterClient:
@@ -378,12 +378,12 @@ func (o *Operator) schedule() (*schedule.Schedule, error) {
 	default:
 		return nil, fmt.Errorf("%w: want a *redis.Client or a *redis.ClusterClient, not a %T", client.ErrInvalid, o.rdb)
 	}
-	return schedule.New(o.rdb, schedule.DefaultMaxPayload), nil
+	return schedule.Open(ctx, o.rdb, schedule.DefaultMaxPayload), nil
 }
 
 // holds returns the holds of the schedule, for one call: each resume needs its own.
-func (o *Operator) holds() (*admin.Holds, error) {
-	s, err := o.schedule()
+func (o *Operator) holds(ctx context.Context) (*admin.Holds, error) {
+	s, err := o.schedule(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -17,14 +17,13 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/spf13/cobra"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/devserver"
-	"github.com/timerd-io/timerd/internal/service"
+	"github.com/timerd-io/timerd/internal/standalone"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -45,6 +44,7 @@ type devFlags struct {
 	httpAddr            string
 	consoleAddr         string
 	noSamples           bool
+	virtual             bool // the clock of due times is moved by timerd advance
 }
 
 func newDev() *cobra.Command {
@@ -57,6 +57,9 @@ func newDev() *cobra.Command {
 prints how to set more, and prints each firing, except those of the app demo, which only fill the
 console. Ctrl-C ends it and deletes everything. It needs redis-server or valkey-server in PATH, or
 --redis-server.
+
+With --virtual its clock of due times is a virtual one, for tests: timerd advance moves it, and all
+that is due on the way fires in order. Nothing but this timerd may serve these servers then.
 
 It reads TIMERD_RETRY and all variables except those of the two servers.`,
 		Example: `  timerd dev
@@ -85,90 +88,56 @@ It reads TIMERD_RETRY and all variables except those of the two servers.`,
 		"address of /healthz, /readyz and /metrics; port 0: a free one")
 	cmd.Flags().StringVar(&flags.consoleAddr, "console-addr", "127.0.0.1:0",
 		"address of the console, the web page; port 0: a free one; off: none")
+	cmd.Flags().BoolVar(&flags.virtual, "virtual", false, "have a virtual clock, and set no timers")
 	cmd.Flags().BoolVar(&flags.noSamples, "no-samples", false, "set no timers: neither samples nor the demo")
 	return cmd
 }
 
 // dev runs everything until the command's context ends or a part of it fails.
 func dev(cmd *cobra.Command, flags devFlags) (err error) {
-	for name, port := range map[string]*int{"--redis-port": &flags.redisPort, "--nats-port": &flags.natsPort} {
-		if *port == 0 {
-			*port, err = devserver.FreePort()
-		} else {
-			err = checkFree(name, *port)
+	for name, port := range map[string]int{"--redis-port": flags.redisPort, "--nats-port": flags.natsPort} {
+		if port == 0 {
+			continue
 		}
-		if err != nil {
+		if err := checkFree(name, port); err != nil {
 			return err
 		}
 	}
-	dir, err := os.MkdirTemp("", "timerd-dev-")
-	if err != nil {
-		return fmt.Errorf("make a directory for the servers: %w; TMPDIR names another place", err)
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	c, err := config.Dev{
-		RedisURL: "redis://" + devserver.Address(flags.redisPort) + "/0",
-		NATSAddr: devserver.Address(flags.natsPort),
-		DataDir:  filepath.Join(dir, "nats"),
-		HTTPAddr: flags.httpAddr,
-
-		ConsoleAddr: flags.consoleAddr,
-	}.Read()
-	if err != nil {
-		return err
-	}
-	// Listening here, and not in the service, makes sure that this timerd answers, and no other one.
-	l, err := listenForDev(cmd.Context(), &c)
-	if err != nil {
-		return err
-	}
-	defer l.Close() // a running service has closed it
-	server, err := devserver.StartRedis(cmd.Context(), devserver.Binary(flags.redisServer), devserver.Directory(dir),
-		devserver.Port(flags.redisPort))
-	if errors.Is(err, devserver.ErrNoRedis) {
-		return errNoRedis
-	}
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, server.Close()) }()
-	log := announce(cmd, c)
-
-	group, ctx := errgroup.WithContext(cmd.Context())
-	group.Go(func() error { return service.Service{Config: c, Version: buildText(), Logger: log}.RunOn(ctx, l) })
-	group.Go(func() error {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-server.Done():
-			return fmt.Errorf("redis-server has ended, exit code %d\n%s", server.ExitCode(), server.Log())
-		}
+	in, err := standalone.Open(cmd.Context(), standalone.Options{
+		RedisServer: flags.redisServer, RedisPort: flags.redisPort, NATSPort: flags.natsPort,
+		HTTPAddr: flags.httpAddr, ConsoleAddr: flags.consoleAddr, Virtual: flags.virtual,
 	})
-	group.Go(func() error { return demonstrate(ctx, cmd.OutOrStdout(), c, server, !flags.noSamples) })
-	err = group.Wait()
+	if err != nil {
+		return explainDev(err, flags)
+	}
+	defer func() { err = errors.Join(err, in.Close()) }()
+	log := announce(cmd, in.Config)
+	err = in.Run(cmd.Context(), buildText(), log, func(ctx context.Context) error {
+		return demonstrate(ctx, cmd.OutOrStdout(), in.Config, in.Redis, flags)
+	})
 	if cmd.Context().Err() != nil && errors.Is(err, context.Canceled) {
 		return nil
 	}
 	return err
 }
 
-// listenForDev listens on the addresses of the flags, and stores the actual ones.
-func listenForDev(ctx context.Context, c *config.Config) (service.Listeners, error) {
-	l, err := service.Listen(ctx, *c)
-	if err != nil {
-		text := strings.NewReplacer("TIMERD_HTTP_ADDR: ", "--http-addr="+c.Service.HTTPAddr+": ",
-			"TIMERD_CONSOLE_ADDR: ", "--console-addr="+c.Console.Addr+": ").Replace(err.Error())
-		return l, errors.New(text)
+// explainDev names the ways to get a Redis, and in other errors the flags in place of variables.
+func explainDev(err error, flags devFlags) error {
+	if errors.Is(err, devserver.ErrNoRedis) {
+		return errNoRedis
 	}
-	c.Service.HTTPAddr = l.HTTP.Addr().String()
-	if l.Console != nil {
-		c.Console.Addr = l.Console.Addr().String()
+	named := strings.NewReplacer("TIMERD_HTTP_ADDR: ", "--http-addr="+flags.httpAddr+": ", "TIMERD_CONSOLE_ADDR: ",
+		"--console-addr="+flags.consoleAddr+": ").Replace(err.Error())
+	if named != err.Error() {
+		return errors.New(named)
 	}
-	return l, nil
+	return err
 }
 
 // demonstrate prints how to set timers, sets a few itself, and prints the firings until ctx ends.
-func demonstrate(ctx context.Context, w io.Writer, c config.Config, server *devserver.Redis, samples bool) (err error) {
+func demonstrate(ctx context.Context, w io.Writer, c config.Config, server *devserver.Redis,
+	flags devFlags) (err error) {
+	samples := !flags.noSamples && !flags.virtual
 	if err := awaitReady(ctx, c.Service.HTTPAddr); err != nil {
 		return err
 	}
@@ -203,6 +172,9 @@ func demonstrate(ctx context.Context, w io.Writer, c config.Config, server *devs
 				devSettings(c, server.URL(0), natsURL), os.Args[0], c.Service.HTTPAddr, devConsole(c))
 			if err == nil && samples {
 				err = setSamples(ctx, w, rdb)
+			}
+			if err == nil && flags.virtual {
+				_, err = fmt.Fprintf(w, "\nIts clock is virtual. Move it:\n\n  %s advance 72h\n", os.Args[0])
 			}
 			if err == nil {
 				_, err = fmt.Fprint(w, "\nEach firing: due time, lateness, key, attempt, trigger, payload.\n\n")

@@ -74,7 +74,7 @@ func moveKey(cmd *cobra.Command, arg string, to admin.Moment, kind event.EntryKi
 			return err
 		}
 		at := to.From(now)
-		done, err := admin.NewTimers(schedule.New(rdb, schedule.DefaultMaxPayload)).MoveKey(ctx, key, at)
+		done, err := admin.NewTimers(schedule.Open(ctx, rdb, schedule.DefaultMaxPayload)).MoveKey(ctx, key, at)
 		if err != nil {
 			return err
 		}

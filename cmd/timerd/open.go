@@ -88,7 +88,7 @@ func withSchedule(cmd *cobra.Command, f func(context.Context, *schedule.Schedule
 // passingOver is like withSchedule, but uses an existing connection.
 func passingOver(ctx context.Context, cmd *cobra.Command, rdb redis.UniversalClient,
 	f func(*schedule.Schedule) error) error {
-	s := schedule.New(rdb, schedule.DefaultMaxPayload)
+	s := schedule.Open(ctx, rdb, schedule.DefaultMaxPayload)
 	away, err := s.PassOver(ctx, presentWithin)
 	if err != nil {
 		return err
@@ -146,12 +146,15 @@ func keyMeant(ctx context.Context, rdb redis.UniversalClient, arg string) (strin
 }
 
 // warnIfUnattended warns on standard error if no living timerd serves the schedule, or if none serves one of the given
-// namespaces. It prints nothing if that is unknown, because the command itself has worked.
+// namespaces. It prints nothing if that is unknown, because the command itself has worked. It names a virtual time.
 func warnIfUnattended(ctx context.Context, cmd *cobra.Command, rdb redis.UniversalClient,
 	namespaces ...keys.Namespace) {
 	within, cancel := context.WithTimeout(ctx, membersWithin)
 	defer cancel()
-	s := schedule.New(rdb, schedule.DefaultMaxPayload)
+	s := schedule.Open(ctx, rdb, schedule.DefaultMaxPayload)
+	if text := virtualTime(within, s); text != "" {
+		fmt.Fprintf(cmd.ErrOrStderr(), "timerd: %s\n", text)
+	}
 	members, err := query.Members(within, s)
 	if err != nil {
 		return
@@ -172,6 +175,19 @@ func warnIfUnattended(ctx context.Context, cmd *cobra.Command, rdb redis.Univers
 			fmt.Fprintf(cmd.ErrOrStderr(), "timerd: warning: %s\n", text)
 		}
 	}
+}
+
+// virtualTime returns the virtual time of a schedule as text; "" if it has none.
+func virtualTime(ctx context.Context, s *schedule.Schedule) string {
+	if !s.IsVirtual() {
+		return ""
+	}
+	now, err := s.Clock(ctx)
+	ahead, failed := s.Ahead(ctx)
+	if err != nil || failed != nil {
+		return ""
+	}
+	return fmt.Sprintf("virtual time %s, %s ahead", now.UTC().Format(timeLayout), diag.Duration(ahead))
 }
 
 // withJetStream reads the sections of the configuration, connects a client command to NATS and calls f; it connects to
@@ -204,13 +220,13 @@ func instantOf(ctx context.Context, m admin.Moment, rdb redis.UniversalClient) (
 
 // clockOf returns the time of Redis's clock; in a cluster it is the clock of the first master that answers.
 func clockOf(ctx context.Context, rdb redis.UniversalClient) (time.Time, error) {
-	return schedule.New(rdb, schedule.DefaultMaxPayload).Clock(ctx)
+	return schedule.Open(ctx, rdb, schedule.DefaultMaxPayload).Clock(ctx)
 }
 
 // withHolds calls f with the holds of the schedule.
 func withHolds(cmd *cobra.Command, f func(ctx context.Context, h *admin.Holds, rdb redis.UniversalClient) error) error {
 	return withRedis(cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
-		return explainMode(f(ctx, admin.NewHolds(schedule.New(rdb, schedule.DefaultMaxPayload)), rdb))
+		return explainMode(f(ctx, admin.NewHolds(schedule.Open(ctx, rdb, schedule.DefaultMaxPayload)), rdb))
 	})
 }
 

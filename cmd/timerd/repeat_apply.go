@@ -91,7 +91,7 @@ func (a *repeatApply) run() error {
 	journal := newJournal(a.cmd)
 	defer journal.close()
 	return withRedis(a.cmd, func(ctx context.Context, rdb redis.UniversalClient) error {
-		repeats := admin.NewRepeats(schedule.New(rdb, schedule.DefaultMaxPayload))
+		repeats := admin.NewRepeats(schedule.Open(ctx, rdb, schedule.DefaultMaxPayload))
 		plan, faults, err := repeats.Plan(ctx, wanted, pruned)
 		switch {
 		case err != nil:

@@ -36,7 +36,7 @@ terminal. It is configured by the environment: timerd help config names every va
 		title    string
 		commands []*cobra.Command
 	}{
-		{"Run it", []*cobra.Command{newServe(), newDev(), newConsole()}},
+		{"Run it", []*cobra.Command{newServe(), newDev(), newAdvance(), newConsole()}},
 		{"Timers", []*cobra.Command{newSet(), newGet(), newLs(), newCancel(), newFire(), newMove(), newRepeat(),
 			newExport()}},
 		{"Operate", []*cobra.Command{newStatus(), newDoctor(), newHealth(), newAudit(), newHold(), newResume(),

@@ -272,7 +272,7 @@ func (b *fileSetter) setLines(ctx context.Context, lines []bulkLine) (results []
 		}
 		lines = lines[next:]
 		if len(imported) > 0 && b.schedule == nil {
-			s := schedule.New(b.rdb, schedule.DefaultMaxPayload)
+			s := schedule.Open(ctx, b.rdb, schedule.DefaultMaxPayload)
 			if b.most, err = s.PayloadLimit(ctx); err != nil {
 				return nil, err
 			}

@@ -116,7 +116,7 @@ func gatherStatus(cmd *cobra.Command) (*status.Report, error) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		if rdb, noRedis = conn.Redis(ctx, c.Redis); noRedis == nil {
-			from.Schedule = schedule.New(rdb, schedule.DefaultMaxPayload)
+			from.Schedule = schedule.Open(ctx, rdb, schedule.DefaultMaxPayload)
 			from.Masters, noRedis = from.Schedule.PassOver(ctx, statusPresent)
 		}
 	})
@@ -142,6 +142,9 @@ func gatherStatus(cmd *cobra.Command) (*status.Report, error) {
 		cancel()
 		if err == nil || errors.Is(err, redis.Nil) { // otherwise other lines name the fault
 			from.Streams.Installation = id
+		}
+		if text := virtualTime(ctx, from.Schedule); text != "" {
+			fmt.Fprintf(cmd.ErrOrStderr(), "timerd: %s\n", text)
 		}
 	}
 	return from.Gather(ctx), nil

@@ -17,7 +17,9 @@ func (s *Holds) Run(ctx context.Context) {
 	var copied, sought time.Time
 	failing := false
 	for pause := time.Duration(0); backoff.Sleep(ctx, pause); {
-		pause = time.Second
+		if pause = time.Second; s.schedule.IsVirtual() {
+			pause = pollEvery // a second may be a day there
+		}
 		list, err := s.schedule.Holds(ctx)
 		if err != nil {
 			if !failing && ctx.Err() == nil {

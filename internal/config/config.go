@@ -6,6 +6,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -120,12 +121,29 @@ type Dev struct {
 	HTTPAddr string // host:port
 
 	ConsoleAddr string // host:port, or off
+	// Given, if not nil, are the settings in place of the environment, which is not read then.
+	Given *Given
 }
+
+// Given are settings of a program that runs timerd within itself, as text; an empty one is the default.
+type Given struct {
+	Retry, Late string // as TIMERD_RETRY and TIMERD_LATE
+}
+
+// nobodys is a prefix that no variable can have.
+const nobodys = "="
 
 // Read reads all other settings from the environment. Every key is a timer. By default only warnings are logged, so
 // that firings stand out. Its error is an [*Error].
 func (d Dev) Read() (Config, error) {
-	return read(SectionLog|SectionRedis|SectionNATS|SectionService, func(env *environment) {
+	from := prefix
+	if d.Given != nil {
+		from = nobodys
+	}
+	return readFrom(from, SectionLog|SectionRedis|SectionNATS|SectionService, func(env *environment) {
+		if d.Given != nil {
+			env.Retry, env.Late = cmp.Or(d.Given.Retry, env.Retry), d.Given.Late
+		}
 		env.Redis.URL, env.Redis.Mode = d.RedisURL, string(Standalone)
 		env.Redis.CA, env.Redis.Cert, env.Redis.Key = "", "", ""
 		env.NATS.URL, env.DataDir = embedded+"://"+d.NATSAddr, d.DataDir
@@ -142,8 +160,13 @@ func (d Dev) Read() (Config, error) {
 
 // read reads the environment, applies override, and validates the given sections. Its error is an [*Error].
 func read(sections Section, override func(*environment)) (Config, error) {
+	return readFrom(prefix, sections, override)
+}
+
+// readFrom is read for variables with a prefix.
+func readFrom(from string, sections Section, override func(*environment)) (Config, error) {
 	env := &environment{}
-	if err := envconfig.Process(prefix, env); err != nil {
+	if err := envconfig.Process(from, env); err != nil {
 		return Config{}, &Error{[]error{err}} // cannot happen: every field is a string
 	}
 	trimFields(reflect.ValueOf(env).Elem())

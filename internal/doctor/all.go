@@ -145,7 +145,7 @@ func checkConfig() (r diag.Findings, broken config.Section, all config.Config) {
 func (x *examination) openRedis(ctx context.Context, conn connect.Connector) {
 	rdb, err := conn.Redis(ctx, x.config.Redis)
 	if x.rdb = rdb; err == nil {
-		sched := schedule.New(rdb, x.config.Service.MaxPayload)
+		sched := schedule.Open(ctx, rdb, x.config.Service.MaxPayload)
 		if x.from.Masters, err = sched.PassOver(ctx, presentWithin); err == nil {
 			x.from.Schedule = sched
 		}

@@ -110,6 +110,10 @@ type Consumer struct {
 	// wait in the stream. It must return quickly. By default it returns nil.
 	Permit func() error
 
+	// Ahead returns the lead of the clock of due times over JetStream's: that of a virtual clock, which moves only while
+	// no request is open. By default it is 0.
+	Ahead func(context.Context) (time.Duration, error)
+
 	// Wake is called for each timer set again, so that a timerd claims it as soon as it is due. By default it does
 	// nothing, and the next sweep finds the timer.
 	Wake func(key keys.Key, due schedule.Millis)
@@ -168,6 +172,7 @@ func NewConsumer(js jetstream.JetStream, retrier Retrier) *Consumer {
 		DrainTimeout: defaultDrainTimeout,
 		Logger:       slog.Default(),
 		Permit:       func() error { return nil },
+		Ahead:        func(context.Context) (time.Duration, error) { return 0, nil },
 		Wake:         func(keys.Key, schedule.Millis) {},
 		OnRetried:    func() {},
 		OnPostponed:  func() {},

@@ -33,13 +33,18 @@ func (c *Consumer) handle(ctx, work context.Context, msg jetstream.Msg) {
 		c.settling.addBack(msg, 0)
 		return
 	}
+	ahead, err := c.Ahead(ctx)
+	if err != nil {
+		c.settling.addBack(msg, longestPause)
+		return
+	}
 	d := decide(c.Streams.SubjectPrefix(), c.Policies, c.MaxPayload(), event.Stored{
 		Subject: msg.Subject(),
 		Header:  msg.Headers(),
 		Data:    msg.Data(),
 		Stream:  meta.Stream,
 		Seq:     meta.Sequence.Stream,
-		Time:    meta.Timestamp,
+		Time:    meta.Timestamp.Add(ahead),
 	})
 	if c.Permit() != nil {
 		c.settling.addBack(msg, longestPause)

@@ -100,6 +100,26 @@ func (s *connections) close() error {
 	return errors.Join(errs...)
 }
 
+// newSchedule returns the schedule, by a virtual clock if the installation is virtual.
+func newSchedule(rdb redis.UniversalClient, maxPayload int, virtual bool) *schedule.Schedule {
+	if virtual {
+		return schedule.NewVirtual(rdb, maxPayload)
+	}
+	return schedule.New(rdb, maxPayload)
+}
+
+// errVirtual says that an installation is for tests alone.
+var errVirtual = errors.New("timerd dev --virtual serves this installation, whose clock is virtual: nothing else " +
+	"may; choose other servers")
+
+// refuseVirtual returns an error if the installation of a Redis is virtual.
+func refuseVirtual(ctx context.Context, rdb redis.UniversalClient) error {
+	if schedule.Open(ctx, rdb, schedule.DefaultMaxPayload).IsVirtual() {
+		return errVirtual
+	}
+	return nil
+}
+
 // checkMode returns an error if the server is a node of a Redis Cluster although the mode is another.
 func checkMode(ctx context.Context, rdb redis.UniversalClient, mode config.Mode) error {
 	err := schedule.New(rdb, schedule.DefaultMaxPayload).CheckMode(ctx)

@@ -20,7 +20,6 @@ import (
 	"github.com/timerd-io/timerd/internal/rights"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/internal/streams"
-	"github.com/timerd-io/timerd/schedule"
 )
 
 // The console has its own few connections with short timeouts, so that pages do not slow down firings.
@@ -52,20 +51,23 @@ func (s Service) consoleBeside(ctx context.Context, conns *connections, conf str
 	if err != nil {
 		return nil, err
 	}
-	pages, err := newConsole(s.Config, js, conf, s.Logger)
+	pages, err := newConsole(s.Config, js, conf, s.Virtual, s.Logger)
 	if err != nil {
 		return nil, err
 	}
 	return step{{"console", func(ctx context.Context) error { return pages.run(ctx, l) }}}, nil
 }
 
-// newConsole returns a console with a connection to Redis of its own. It closes js when it ends, or if it cannot begin.
-func newConsole(c config.Config, js jetstream.JetStream, conf streams.Config, log *slog.Logger) (*consolePart, error) {
+// newConsole returns a console, of a virtual installation or not, with a connection to Redis of its own. It closes js
+// when it ends, or if it cannot begin.
+func newConsole(c config.Config, js jetstream.JetStream, conf streams.Config, virtual bool,
+	log *slog.Logger) (*consolePart, error) {
 	p := &consolePart{js: js, rdb: connect.NewRedisClient(c.Redis.Limited(consoleConnections, consoleDial,
 		consolePatience))}
-	sched := schedule.New(p.rdb, c.Service.MaxPayload) // without silent masters
+	sched := newSchedule(p.rdb, c.Service.MaxPayload, virtual) // without silent masters
 	p.pulse = history.NewLive(func(ctx context.Context) ([]query.Member, error) { return query.Members(ctx, sched) })
-	caller := admin.NewHolds(schedule.New(p.rdb, c.Service.MaxPayload)) // all masters: a hold names those without it
+	// all masters: a hold names those without it
+	caller := admin.NewHolds(newSchedule(p.rdb, c.Service.MaxPayload, virtual))
 	caller.Logger = log
 	var webhooks status.RecentWebhooks
 	var overdue status.OverdueWatch

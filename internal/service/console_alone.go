@@ -2,6 +2,7 @@ package service
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 
@@ -33,12 +34,17 @@ func (a ConsoleAlone) runOn(ctx context.Context, l net.Listener) error {
 	if err != nil {
 		return err
 	}
+	rdb := connect.NewRedisClient(a.Config.Redis.Limited(1, consoleDial, consolePatience))
+	if err := errors.Join(refuseVirtual(ctx, rdb), rdb.Close()); err != nil {
+		nc.Close()
+		return err
+	}
 	js, err := connect.NewJetStream(nc, a.Config.NATS)
 	if err != nil {
 		nc.Close()
 		return err
 	}
-	pages, err := newConsole(a.Config, js, a.Config.Streams(), a.Logger)
+	pages, err := newConsole(a.Config, js, a.Config.Streams(), false, a.Logger)
 	if err != nil {
 		return err
 	}

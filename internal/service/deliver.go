@@ -21,6 +21,7 @@ import (
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/internal/streams"
+	"github.com/timerd-io/timerd/keys"
 )
 
 // Delivery runs timerd deliver once.
@@ -28,6 +29,7 @@ type Delivery struct {
 	Config  config.Config // of the sections NATS and Deliver
 	Version string        // for the log
 	Calls   int           // limit of simultaneous calls
+	Virtual bool          // the installation is virtual; otherwise Run refuses one
 	// Load reads the file of endpoints. Its error names all faults.
 	Load func() (*deliver.Config, error)
 	// Reload asks for another call of Load.
@@ -55,7 +57,11 @@ func (s Delivery) Run(ctx context.Context) error {
 		return err
 	}
 	conns := &connections{js: js}
-	if err := s.ensureLog(ctx, js); err != nil {
+	err = s.ensureLog(ctx, js)
+	if err == nil && !s.Virtual {
+		err = s.refuseVirtual(ctx, js)
+	}
+	if err != nil {
 		return errors.Join(err, conns.close())
 	}
 	d := deliver.New(js, endpoints)
@@ -88,6 +94,15 @@ func (s Delivery) Run(ctx context.Context) error {
 	)
 	s.Logger.Info("timerd deliver has stopped")
 	return err
+}
+
+// refuseVirtual returns an error if the stream of firings belongs to a virtual installation.
+func (s Delivery) refuseVirtual(ctx context.Context, js jetstream.JetStream) error {
+	stream, err := js.Stream(ctx, s.Config.Streams().FiredStream())
+	if err == nil && keys.IsVirtual(stream.CachedInfo().Config.Metadata[keys.InstallationMetadata]) {
+		return errVirtual
+	}
+	return nil // /readyz reports a missing stream
 }
 
 // newReadiness returns the checks of a Deliverer's /readyz.

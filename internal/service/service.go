@@ -33,6 +33,7 @@ import (
 type Service struct {
 	Config  config.Config // of every section
 	Version string        // for the log and timerd status
+	Virtual bool          // the installation is virtual; see schedule.MakeVirtual. Otherwise Run refuses one
 	Logger  *slog.Logger
 }
 
@@ -93,7 +94,13 @@ func (s Service) RunOn(ctx context.Context, l Listeners) error {
 	if err != nil {
 		return err
 	}
-	steps, err := s.wire(ctx, conns, l, began)
+	if !s.Virtual {
+		err = refuseVirtual(ctx, conns.rdb)
+	}
+	var steps []step
+	if err == nil {
+		steps, err = s.wire(ctx, conns, l, began)
+	}
 	if err != nil {
 		return errors.Join(err, conns.close())
 	}
@@ -221,6 +228,9 @@ func (s Service) newRetries(js jetstream.JetStream, sched *schedule.Schedule, co
 	c.Permit = member.Permit
 	c.Policies = s.Config.Service.Retry
 	c.MaxPayload = sched.MaxPayload
+	if s.Virtual {
+		c.Ahead = sched.Ahead
+	}
 	c.Logger = s.Logger
 	return c
 }
@@ -256,7 +266,7 @@ func (s Service) newReadiness(wrong *problems, all *nodes, publisher *notify.Pub
 // load returns the schedule with its function library in place, on the answering masters of a cluster, and reads the
 // holds, so that no claim uses an older list. If no master answers, it keeps trying for startPatience since began.
 func (s Service) load(ctx context.Context, rdb redis.UniversalClient, began time.Time) (*schedule.Schedule, error) {
-	sched := schedule.New(rdb, s.Config.Service.MaxPayload)
+	sched := newSchedule(rdb, s.Config.Service.MaxPayload, s.Virtual)
 	replaced := 0 // the earlier payload limit
 	conn := connect.Connector{Logger: s.Logger, Patience: max(startPatience-time.Since(began), 0)}
 	unfit := func(err error) bool {

@@ -1,0 +1,403 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/internal/testenv"
+)
+
+// virtual is a timerd dev --virtual, and the variables of this process name its servers.
+type virtual struct {
+	t      *testing.T
+	rdb    *redis.Client
+	timers *client.Timers
+	js     jetstream.JetStream
+	errs   *testenv.Output
+}
+
+func startVirtual(t *testing.T, retries string) *virtual {
+	t.Helper()
+	testenv.NoLeaks(t)
+	testenv.SetVariables(t, map[string]string{"TIMERD_RETRY": retries})
+	t.Setenv("TMPDIR", t.TempDir())
+	ctx, cancel := context.WithCancel(t.Context())
+	var out testenv.Output
+	v := &virtual{t: t, errs: &testenv.Output{}}
+	ended := make(chan int, 1)
+	go func() {
+		ended <- run(ctx, devArgs("--virtual", "--console-addr", "off"), strings.NewReader(""), &out, v.errs)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if code := <-ended; code != exitOK || strings.Contains(v.errs.String(), "level=ERROR") {
+			t.Errorf("dev ended with %d\n%s", code, v.errs)
+		}
+	})
+	testenv.Eventually(t, patience, func() bool { return strings.Contains(out.String(), "Each firing") }, "its start")
+	for _, s := range regexp.MustCompile(`(?m)^  export (TIMERD_[A-Z_]+)='?([^'\n]+)'?$`).FindAllStringSubmatch(
+		out.String(), -1) {
+		t.Setenv(s[1], s[2])
+	}
+	options, err := redis.ParseURL(os.Getenv("TIMERD_REDIS_URL"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.rdb = redis.NewClient(options)
+	t.Cleanup(func() { _ = v.rdb.Close() })
+	v.timers = client.New(v.rdb)
+	nc, err := nats.Connect(os.Getenv("TIMERD_NATS_URL"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(nc.Close)
+	if v.js, err = jetstream.New(nc); err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// run runs another command of timerd, which must succeed.
+func (v *virtual) run(args ...string) string {
+	v.t.Helper()
+	code, out, errs := timerd(v.t, "", args...)
+	if code != exitOK {
+		v.t.Fatalf("timerd %q: exit code %d\n%s%s", args, code, out, errs)
+	}
+	return out
+}
+
+// stored returns how many events have been stored.
+func (v *virtual) stored() uint64 {
+	v.t.Helper()
+	stream, err := v.js.Stream(v.t.Context(), "TIMERS")
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return stream.CachedInfo().State.LastSeq
+}
+
+// now returns the virtual time.
+func (v *virtual) now() time.Time {
+	v.t.Helper()
+	ahead, err := v.rdb.Get(v.t.Context(), "timerd:{t}:ahead").Int64()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		v.t.Fatal(err)
+	}
+	now, err := v.rdb.Time(v.t.Context()).Result()
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return now.Add(time.Duration(ahead) * time.Millisecond)
+}
+
+// fires advances the clock and checks which keys have fired, each with its distance from a time and its attempt.
+func (v *virtual) fires(by time.Duration, since time.Time, want ...string) {
+	v.t.Helper()
+	var got []string
+	for line := range strings.Lines(v.run("advance", by.String(), "--json")) {
+		var e struct {
+			Subject string
+			DueAt   time.Time `json:"dueat"`
+			Time    time.Time
+			Attempt int
+		}
+		if err := json.Unmarshal([]byte(line), &e); err != nil {
+			v.t.Fatal(err)
+		}
+		if late := e.Time.Sub(e.DueAt); late < 0 || late > time.Second {
+			v.t.Errorf("%s is %v late", e.Subject, late)
+		}
+		got = append(got, fmt.Sprintf("%s %d +%v", e.Subject, e.Attempt, e.DueAt.Sub(since).Round(slack)))
+	}
+	if strings.Join(got, "\n") != strings.Join(want, "\n") {
+		v.t.Errorf("advancing by %v fired\n  %s\nwant\n  %s", by, strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+}
+
+// slack is how much real time a test may take between two calls.
+const slack = 10 * time.Second
+
+func (v *virtual) do(args ...any) {
+	v.t.Helper()
+	if err := v.rdb.Do(v.t.Context(), args...).Err(); err != nil {
+		v.t.Fatalf("%v: %v", args, err)
+	}
+}
+
+// consume runs a consumer of a namespace until the test ends.
+func (v *virtual) consume(namespace string, handle client.Handler) {
+	v.t.Helper()
+	c := client.NewConsumer(v.js)
+	c.Logger = slog.New(slog.DiscardHandler)
+	ctx, cancel := context.WithCancel(v.t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Consume(ctx, namespace, handle) }()
+	v.t.Cleanup(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			v.t.Error(err)
+		}
+	})
+	testenv.Eventually(v.t, patience, func() bool {
+		is, err := v.js.Consumer(ctx, "TIMERS", "timerd~"+namespace)
+		return err == nil && is.CachedInfo().NumWaiting > 0
+	}, "the consumer to ask")
+}
+
+// What clients set and change by commands of Redis, before an advance and after it.
+func TestAdvancePlainKeys(t *testing.T) {
+	v := startVirtual(t, "")
+	t0 := v.now()
+	v.do("SET", "shop:plain:set:1", "one", "EX", 3600)
+	v.do("SET", "shop:plain:expired:1", "one", "EX", 3600)
+	v.do("SET", "shop:plain:persisted:1", "one", "EX", 3600)
+	v.do("SET", "shop:plain:deleted:1", "one", "EX", 3600)
+	v.do("HSET", "shop:plain:hash:1", "a", "b")
+	v.do("EXPIRE", "shop:plain:hash:1", 7200)
+	v.fires(30*time.Minute, t0)
+	v.do("EXPIRE", "shop:plain:expired:1", 7200) // from now on: due after 2.5 hours
+	v.do("PERSIST", "shop:plain:persisted:1")
+	v.do("DEL", "shop:plain:deleted:1")
+	v.do("SET", "shop:plain:again:1", "two", "EX", 3600) // due after 1.5 hours
+	v.fires(2*time.Hour+time.Minute, t0, "shop:plain:set:1 1 +1h0m0s", "shop:plain:again:1 1 +1h30m0s",
+		"shop:plain:hash:1 1 +2h0m0s", "shop:plain:expired:1 1 +2h30m0s")
+	if n := v.rdb.Exists(t.Context(), "shop:plain:set:1", "shop:plain:hash:1").Val(); n != 0 {
+		t.Errorf("%d keys of fired timers are left", n)
+	}
+	// A key that keeps its TTL keeps its due time, and follows its value.
+	v.do("SET", "shop:plain:kept:1", "old", "EX", 3600)
+	v.fires(10*time.Minute, t0)
+	v.do("SET", "shop:plain:kept:1", "new", "KEEPTTL")
+	v.fires(0, t0)
+	if out := v.run("get", "shop:plain:kept:1", "--raw"); out != "new" {
+		t.Errorf("its payload is %q", out)
+	}
+	v.fires(49*time.Minute, t0)
+	v.fires(2*time.Minute, t0, "shop:plain:kept:1 1 +3h31m0s")
+}
+
+func TestAdvanceFunctions(t *testing.T) {
+	v := startVirtual(t, "")
+	ctx, t0 := t.Context(), v.now()
+	for _, set := range []struct {
+		key  string
+		when client.When
+	}{
+		{"shop:order:timeout:1", client.After(72 * time.Hour)},
+		{"shop:order:timeout:2", client.At(t0.Add(24 * time.Hour))},
+		{"shop:order:cancelled:1", client.After(time.Hour)},
+		{"shop:order:moved:1", client.After(time.Hour)},
+		{"shop:order:fired:1", client.After(1000 * time.Hour)},
+	} {
+		if _, err := v.timers.Set(ctx, set.key, []byte("x"), set.when); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if outcome, err := v.timers.Cancel(ctx, "shop:order:cancelled:1"); err != nil || outcome != client.Cancelled {
+		t.Errorf("cancel: %v, %v", outcome, err)
+	}
+	v.run("move", "shop:order:moved:1", "3h")
+	v.fires(2*time.Hour, t0)
+	if timer, found, err := v.timers.Get(ctx, "shop:order:timeout:1"); err != nil || !found ||
+		timer.Due.Sub(t0).Round(slack) != 72*time.Hour || timer.State != client.Pending {
+		t.Errorf("get after two hours: %+v, %v, %v", timer, found, err)
+	}
+	v.run("fire", "shop:order:fired:1")
+	if out := v.run("watch", "shop:order:fired", "--since", "1h", "--count", "1"); !strings.Contains(out, ":fired:1") {
+		t.Errorf("it has not fired: %s", out)
+	}
+	v.fires(100*time.Hour, t0, "shop:order:moved:1 1 +3h0m0s",
+		"shop:order:timeout:2 1 +24h0m0s", "shop:order:timeout:1 1 +72h0m0s")
+	// What has fired is not to be cancelled.
+	if outcome, err := v.timers.Cancel(ctx, "shop:order:timeout:1"); err != nil || outcome != client.Fired {
+		t.Errorf("cancel: %v, %v", outcome, err)
+	}
+	code, _, errs := timerd(t, "", "ls")
+	if code != exitOK || !strings.Contains(errs, "virtual time "+v.now().UTC().Format("2006-01-02T15:")) {
+		t.Errorf("ls does not tell of the virtual time: %d, %s", code, errs)
+	}
+	for _, args := range [][]string{{"status"}, {"forecast"}} {
+		if code, _, errs := timerd(t, "", args...); code != exitOK || !strings.Contains(errs, "virtual time 20") {
+			t.Errorf("%q does not tell of the virtual time: %d, %s", args, code, errs)
+		}
+	}
+	if _, _, errs := timerd(t, "", "advance", "--to", t0.Add(1000*time.Hour).Format(time.RFC3339)); !strings.Contains(
+		errs, " ahead") {
+		t.Errorf("advance --to: %s", errs)
+	}
+	if past := v.now().Sub(t0).Round(slack); past != 1000*time.Hour {
+		t.Errorf("advance --to has reached %v", past)
+	}
+}
+
+func TestAdvanceRepetitions(t *testing.T) {
+	v := startVirtual(t, "")
+	ctx, t0 := t.Context(), v.now()
+	set := func(key string, by client.Repetition, options ...client.SetOption) {
+		t.Helper()
+		if _, err := v.timers.Repeat(ctx, key, nil, by, options...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("shop:repeat:times:1", client.Every(time.Hour), client.Times(3))
+	set("shop:repeat:until:1", client.Every(2*time.Hour), client.Until(t0.Add(5*time.Hour)),
+		client.CatchUp(24*time.Hour))
+	v.fires(10*time.Hour, t0, "shop:repeat:times:1 1 +1h0m0s", "shop:repeat:times:1 1 +2h0m0s",
+		"shop:repeat:until:1 1 +2h0m0s", "shop:repeat:times:1 1 +3h0m0s", "shop:repeat:until:1 1 +4h0m0s")
+	set("shop:repeat:cron:1", client.Cron("0 9 1 * *", "Europe/Berlin"), client.Times(12))
+	out := v.run("advance", (370 * 24 * time.Hour).String(), "--json")
+	months := regexp.MustCompile(`"dueat":"(\d+-\d+)-01T0([78]):00:00`).FindAllStringSubmatch(out, -1)
+	if len(months) != 12 {
+		t.Errorf("%d months of 12 have their statement:\n%s", len(months), out)
+	}
+	summer := 0
+	for _, m := range months {
+		if m[2] == "7" {
+			summer++
+		}
+	}
+	if summer != 7 {
+		t.Errorf("%d months of 7 are of summer time", summer)
+	}
+}
+
+func TestAdvanceHoldsAndLimits(t *testing.T) {
+	v := startVirtual(t, "")
+	ctx, t0 := t.Context(), v.now()
+	set := func(key string, after time.Duration, options ...client.SetOption) {
+		t.Helper()
+		if _, err := v.timers.Set(ctx, key, nil, client.After(after), options...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v.run("hold", "pay", "--for", "2h")
+	set("pay:order:held:1", time.Hour)
+	set("pay:order:late:1", time.Hour, client.DropLate(30*time.Minute))
+	set("shop:order:free:1", 90*time.Minute)
+	v.fires(100*time.Minute, t0, "shop:order:free:1 1 +1h30m0s")
+	if state := v.run("get", "pay:order:held:1"); !strings.Contains(state, "held") {
+		t.Errorf("the held timer: %s", state)
+	}
+	code, out, errs := timerd(t, "", "advance", "1h", "--json")
+	if code != exitOK || strings.Count(out, "\n") != 1 || !strings.Contains(out, "pay:order:held:1") {
+		t.Errorf("at the end of the hold: %d, %s%s", code, out, errs)
+	}
+	// Resumed at a rate, each fires in a second of its own.
+	v.run("hold", "pay")
+	t1 := v.now()
+	for i := range 30 {
+		set(fmt.Sprintf("pay:order:many:%d", i), time.Hour)
+	}
+	v.fires(2*time.Hour, t1)
+	before, ended := v.stored(), make(chan string, 1)
+	go func() { ended <- v.run("resume", "pay", "--rate", "1/s") }()
+	testenv.Eventually(t, patience, func() bool { return strings.Contains(v.run("holds"), "rate") }, "the resume")
+	v.run("advance", "1h")
+	<-ended
+	if n := v.stored() - before; n != 30 {
+		t.Errorf("%d of 30 have fired", n)
+	}
+}
+
+func TestAdvanceRetries(t *testing.T) {
+	v := startVirtual(t, "pay=1m,1h,24h; *=10s")
+	ctx, t0 := t.Context(), v.now()
+	v.consume("pay", func(_ context.Context, e client.Event) error {
+		switch {
+		case e.Key.Type == "delayed" && e.Attempt == 1:
+			return client.RetryAfter(5*time.Hour, io.ErrUnexpectedEOF)
+		case e.Key.Type == "postponed" && e.Time.Sub(t0) < 3*time.Hour:
+			return client.Postpone(time.Hour, io.ErrUnexpectedEOF)
+		case e.Key.Type == "policy":
+			return io.ErrUnexpectedEOF
+		}
+		return nil
+	})
+	for _, typ := range []string{"delayed", "postponed", "policy"} {
+		if _, err := v.timers.Set(ctx, "pay:callback:"+typ+":1", nil, client.After(time.Hour)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v.fires(72*time.Hour, t0, "pay:callback:delayed:1 1 +1h0m0s", "pay:callback:postponed:1 1 +1h0m0s",
+		"pay:callback:policy:1 1 +1h0m0s", "pay:callback:policy:1 2 +1h1m0s", "pay:callback:postponed:1 1 +2h0m0s",
+		"pay:callback:policy:1 3 +2h1m0s", "pay:callback:postponed:1 1 +3h0m0s", "pay:callback:delayed:1 2 +6h0m0s",
+		"pay:callback:policy:1 4 +26h1m0s")
+	if out := v.run("dead", "ls"); !strings.Contains(out, "\n1 dead letter\n") {
+		t.Errorf("the dead letters:\n%s", out)
+	}
+	t1 := v.now()
+	v.run("dead", "replay", "pay", "--yes")
+	v.fires(0, t1)
+	v.fires(90*time.Second, t1, "pay:callback:policy:1 2 +1m0s")
+}
+
+// A handler that does not end is named.
+func TestAdvanceNamesWhatIsOpen(t *testing.T) {
+	v := startVirtual(t, "")
+	begun, end := make(chan struct{}), make(chan struct{})
+	v.consume("shop", func(context.Context, client.Event) error {
+		close(begun)
+		<-end
+		return nil
+	})
+	v.do("SET", "shop:order:slow:1", "", "EX", 60)
+	v.do("SET", "shop:order:later:1", "", "EX", 7200)
+	code, out, errs := timerd(t, "", "advance", "1h", "--wait", "500ms")
+	if code != exitFailed || !strings.Contains(errs, "consumer timerd~shop has 1 in hand") || out != "" {
+		t.Errorf("exit code %d\n%s%s", code, out, errs)
+	}
+	<-begun
+	close(end)
+	// The next advance goes on from there.
+	if out := v.run("advance", "1h"); strings.Contains(out, "later") {
+		t.Errorf("it has gone on too far:\n%s", out)
+	}
+}
+
+// Nobody else may serve a virtual installation.
+func TestVirtualIsRefused(t *testing.T) {
+	startVirtual(t, "")
+	for _, args := range [][]string{{"serve"}, {"console"}, {"deliver", "--config", endpointsFile(t)}} {
+		t.Setenv("TIMERD_CONSOLE_ADDR", "127.0.0.1:0")
+		t.Setenv("TIMERD_HTTP_ADDR", "off")
+		if code, _, errs := timerd(t, "", args...); code != exitFailed || !strings.Contains(errs, "dev --virtual") {
+			t.Errorf("%q: %d, %s", args, code, errs)
+		}
+	}
+}
+
+// endpointsFile writes a file of endpoints.
+func endpointsFile(t *testing.T) string {
+	t.Helper()
+	name := t.TempDir() + "/endpoints.yaml"
+	t.Setenv("WEBHOOK_SECRET", "whsec_"+strings.Repeat("A", 43)+"=")
+	const text = "endpoints:\n- match: shop\n  url: https://example.com/\n  secrets: [env:WEBHOOK_SECRET]\n"
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func TestAdvanceOnRealClock(t *testing.T) {
+	server := startRedis(t)
+	testenv.SetVariables(t, map[string]string{"TIMERD_REDIS_URL": server.URL(0),
+		"TIMERD_NATS_URL": testenv.NATS(t).URL()})
+	if code, _, errs := timerd(t, "", "advance", "1h"); code != exitFailed || !strings.Contains(errs, "is Redis's") {
+		t.Errorf("exit code %d, %s", code, errs)
+	}
+}
