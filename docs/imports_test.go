@@ -33,7 +33,7 @@ func layers() [][]string {
 		// The schedule.
 		{"schedule", "internal/deadletter", "torture/internal/checker", "torture/internal/producers",
 			"torture/internal/receiver", "torture/internal/servers"},
-		{"internal/query", "internal/rights", "internal/streams"},
+		{"internal/query", "internal/rights", "internal/streams", "internal/travel"},
 		// The parts, which meet in the service only, and the packages for Go programs.
 		{"listener", "reconciler", "notify", "internal/history", "internal/retry", "client", "internal/testenv",
 			"torture/internal/nemesis", "torture/internal/report"},
@@ -41,8 +41,9 @@ func layers() [][]string {
 		{"test/system", "client/admin", "internal/connect"},
 		{"internal/console", "internal/doctor", "internal/testenv/timerdtest"},
 		{"internal/service"},
-		// Programs.
-		{"cmd/timerd", "torture", "clients/conformance", "examples/internal/servers"},
+		{"internal/standalone"},
+		// Programs, and timerd for tests of Go programs.
+		{"timerdtest", "cmd/timerd", "torture", "clients/conformance", "examples/internal/servers"},
 		{"examples/internal/testenv", "examples/webhooks", "examples/order-timeout", "examples/settlement"},
 	}
 }
@@ -64,6 +65,7 @@ func talkToRedis() map[string]string {
 		"internal/service":            "wiring",
 		"cmd/timerd":                  "wiring",
 		"internal/devserver":          "asks its servers",
+		"timerdtest":                  "gives its user a client",
 		"internal/testenv/lab":        "builds clusters",
 		"internal/testenv":            "servers of tests",
 		"test/system":                 "whole systems of tests",

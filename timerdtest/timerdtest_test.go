@@ -1,0 +1,173 @@
+package timerdtest_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/timerdtest"
+)
+
+func TestMain(m *testing.M) {
+	code := timerdtest.Main(m)
+	os.Exit(code) //nolint:forbidigo // as the testing package has it
+}
+
+// t is the testing.TB of the examples, which have none of their own.
+var t = &exampleTB{}
+
+// exampleTB ends the test binary at a failure. Its cleanups run when the next example begins.
+type exampleTB struct {
+	testing.TB
+	cleanups []func()
+}
+
+func (t *exampleTB) Helper()                  {}
+func (t *exampleTB) Context() context.Context { return context.Background() }
+func (t *exampleTB) Cleanup(f func())         { t.cleanups = append(t.cleanups, f) }
+func (t *exampleTB) Error(args ...any)        { t.Fatal(args...) }
+func (t *exampleTB) Errorf(format string, args ...any) {
+	t.Fatal(fmt.Sprintf(format, args...))
+}
+
+func (t *exampleTB) Fatalf(format string, args ...any) {
+	t.Fatal(fmt.Sprintf(format, args...))
+}
+
+func (t *exampleTB) Fatal(args ...any) {
+	fmt.Fprintln(os.Stderr, args...)
+	panic("example failed")
+}
+
+func (t *exampleTB) end() {
+	for _, f := range slices.Backward(t.cleanups) {
+		f()
+	}
+	t.cleanups = nil
+}
+
+// Two tests at once never share a timerd; one after the other they do, and nothing is left of the first.
+func TestServersAreSharedInTurn(t *testing.T) {
+	var ports []string
+	for i := range 3 {
+		t.Run(fmt.Sprint(i), func(t *testing.T) {
+			srv := timerdtest.Start(t, timerdtest.Options{Retry: "*=1s"})
+			other := timerdtest.Start(t, timerdtest.Options{Retry: "*=1s"})
+			if srv.Redis().Options().Addr == other.Redis().Options().Addr {
+				t.Fatal("two of one test have the same Redis")
+			}
+			ports = append(ports, srv.Redis().Options().Addr)
+			before := srv.Now()
+			if n := srv.Redis().Exists(t.Context(), "shop:order:left:1").Val(); n != 0 {
+				t.Error("a key is left")
+			}
+			for _, key := range []string{"shop:order:left:1", "shop:order:plain:1"} {
+				if err := srv.Redis().Set(t.Context(), key, "", time.Hour).Err(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := srv.Timers().Set(t.Context(), "shop:order:left:2", nil, client.After(100*time.Hour)); err != nil {
+				t.Fatal(err)
+			}
+			if fired := srv.Advance(t, 90*time.Minute); len(fired) != 2 {
+				t.Errorf("%d have fired: %v", len(fired), fired)
+			}
+			if other.Now().Sub(before) > time.Hour && i == 0 {
+				t.Error("the other clock has moved too")
+			}
+		})
+	}
+	slices.Sort(ports)
+	if n := len(slices.Compact(ports)); n > 2 {
+		t.Errorf("%d servers for one test after the other", n)
+	}
+}
+
+func TestAdvanceFailsWithoutRest(t *testing.T) {
+	srv := timerdtest.Start(t, timerdtest.Options{Wait: 300 * time.Millisecond})
+	end := make(chan struct{})
+	srv.Consume(t, "shop", func(context.Context, client.Event) error {
+		<-end
+		return nil
+	})
+	if err := srv.Redis().Set(t.Context(), "shop:order:slow:1", "", time.Minute).Err(); err != nil {
+		t.Fatal(err)
+	}
+	failed := &failing{TB: t}
+	func() {
+		defer func() { _ = recover() }()
+		srv.Advance(failed, time.Hour)
+	}()
+	if !strings.Contains(failed.said, "consumer timerdtest-1 has 1 in hand") {
+		t.Errorf("it says %q", failed.said)
+	}
+	close(end)
+	srv.AdvanceTo(t, time.Time{})
+}
+
+// failing keeps what would end a test.
+type failing struct {
+	testing.TB
+	said string
+}
+
+func (f *failing) Fatalf(format string, args ...any) {
+	f.said = fmt.Sprintf(format, args...)
+	panic(f.said)
+}
+
+// How long a new server takes, and an advance over a year with ten thousand timers at a thousand instants.
+func BenchmarkStart(b *testing.B) {
+	for range b.N {
+		timerdtest.Start(b, timerdtest.Options{Retry: fmt.Sprintf("*=%dms", b.N+1000)})
+	}
+}
+
+func TestYearOfTimers(t *testing.T) {
+	srv := timerdtest.New(t)
+	const instants, each = 1000, 10
+	first := srv.Now().Add(time.Hour)
+	var settings []client.Setting
+	for i := range instants * each {
+		at := first.Add(time.Duration(i/each) * 8 * time.Hour)
+		settings = append(settings, client.Setting{Key: fmt.Sprintf("shop:year:timer:%d", i), When: client.At(at)})
+	}
+	if _, err := srv.Timers().SetMany(t.Context(), settings); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	fired := srv.Advance(t, 366*24*time.Hour)
+	took := time.Since(began)
+	if len(fired) != instants*each {
+		t.Errorf("%d of %d have fired", len(fired), instants*each)
+	}
+	if !slices.IsSortedFunc(fired, func(a, b client.Event) int { return a.Due.Compare(b.Due) }) {
+		t.Error("they have not fired in order")
+	}
+	for _, e := range fired {
+		if late := e.Time.Sub(e.Due); late < 0 || late > time.Minute {
+			t.Fatalf("%s is %v late", e.Key, late)
+		}
+	}
+	t.Logf("%d timers at %d instants took %v", instants*each, instants, took)
+}
+
+// Programs that do not import the package have nothing of it, and no server of NATS.
+func TestClientLinksNoServers(t *testing.T) {
+	out, err := exec.Command("go", "list", "-deps", "github.com/timerd-io/timerd/client").Output()
+	if err != nil {
+		t.Fatal(errors.Join(err, errors.New(string(out))))
+	}
+	for _, name := range []string{"nats-server", "timerd/timerdtest", "timerd/internal/devserver"} {
+		if strings.Contains(string(out), name) {
+			t.Errorf("package client depends on %s", name)
+		}
+	}
+}
