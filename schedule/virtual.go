@@ -142,8 +142,8 @@ func (s *Schedule) AwaitKeys(ctx context.Context) error {
 	return nil
 }
 
-// Flush deletes all keys of a virtual installation, as between two tests, but those that say that it is one, which time
-// it is, and that a timerd serves it.
+// Flush deletes the keys of a virtual installation, as between two tests. It keeps the keys that mark the installation
+// as virtual, with its time and its timerd.
 func (s *Schedule) Flush(ctx context.Context) error {
 	if !s.virtual {
 		return errNotVirtual

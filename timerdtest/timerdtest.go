@@ -38,7 +38,7 @@ const startWithin = 30 * time.Second
 type Options struct {
 	Retry string // as TIMERD_RETRY: "pay=wechatpay; *=exp(10s,2,1h,12)"
 	Late  string // as TIMERD_LATE: "shop:otp=30s drop"
-	// Wait is how long an advance waits for rest at one due time. Default: a minute, for machines that are busy.
+	// Wait bounds the wait of an advance for rest at one due time. Default: a minute, for machines that are busy.
 	Wait time.Duration
 }
 
@@ -101,7 +101,7 @@ func (s *Server) Now() time.Time {
 }
 
 // Advance moves the clock forward, and returns the events that have fired on the way, in the order of their due times.
-// Without rest in Options.Wait it fails t, and names what is open: a handler that does not return, for example.
+// Without rest in Options.Wait it fails t, and names the cause: a handler that does not return, for example.
 func (s *Server) Advance(t testing.TB, d time.Duration) []client.Event {
 	t.Helper()
 	return s.AdvanceTo(t, s.Now().Add(d))
@@ -232,7 +232,8 @@ func (p *pool) close() error {
 
 // start starts a timerd and waits until it works.
 func start(ctx context.Context, o Options) (r *running, err error) {
-	in, err := standalone.Open(ctx, standalone.Options{Virtual: true, Given: &config.Given{Retry: o.Retry, Late: o.Late}})
+	given := &config.Given{Retry: o.Retry, Late: o.Late}
+	in, err := standalone.Open(ctx, standalone.Options{Virtual: true, Given: given})
 	if err != nil {
 		return nil, err
 	}

@@ -73,7 +73,8 @@ func TestServersAreSharedInTurn(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if _, err := srv.Timers().Set(t.Context(), "shop:order:left:2", nil, client.After(100*time.Hour)); err != nil {
+			_, err := srv.Timers().Set(t.Context(), "shop:order:left:2", nil, client.After(100*time.Hour))
+			if err != nil {
 				t.Fatal(err)
 			}
 			if fired := srv.Advance(t, 90*time.Minute); len(fired) != 2 {

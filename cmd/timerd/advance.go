@@ -32,9 +32,9 @@ func newAdvance() *cobra.Command {
 		Short: "Move the clock of timerd dev --virtual",
 		Long: `Move the virtual clock of timerd dev --virtual forward: from each due time on the way to the next,
 once all has come to rest there. Firings are settled then, consumers of timerd's clients have
-answered, and their retries are set. It prints what has fired, in order, with virtual times.
+answered, and their retries are set. It prints the events that fired, in order, with virtual times.
 
-What does not come to rest within --wait, at one due time, ends it: it names what is open, and the
+Without rest within --wait at one due time it ends: it names the open firings and requests, and the
 exit code is 1. A consumer that asks for nothing and has nothing in hand is not waited for.`,
 		Example: `  timerd advance 72h
   timerd advance --to 2026-12-24T18:00:00+01:00`,

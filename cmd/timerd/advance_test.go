@@ -129,7 +129,7 @@ func (v *virtual) fires(by time.Duration, since time.Time, want ...string) {
 	}
 }
 
-// slack is how much real time a test may take between two calls.
+// slack is the longest real time that a test may take between two calls.
 const slack = 10 * time.Second
 
 func (v *virtual) do(args ...any) {
@@ -223,7 +223,7 @@ func TestAdvanceFunctions(t *testing.T) {
 	}
 	v.fires(100*time.Hour, t0, "shop:order:moved:1 1 +3h0m0s",
 		"shop:order:timeout:2 1 +24h0m0s", "shop:order:timeout:1 1 +72h0m0s")
-	// What has fired is not to be cancelled.
+	// A fired timer cannot be cancelled.
 	if outcome, err := v.timers.Cancel(ctx, "shop:order:timeout:1"); err != nil || outcome != client.Fired {
 		t.Errorf("cancel: %v, %v", outcome, err)
 	}

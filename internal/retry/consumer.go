@@ -110,8 +110,8 @@ type Consumer struct {
 	// wait in the stream. It must return quickly. By default it returns nil.
 	Permit func() error
 
-	// Ahead returns the lead of the clock of due times over JetStream's: that of a virtual clock, which moves only while
-	// no request is open. By default it is 0.
+	// Ahead returns the lead of the clock of due times over JetStream's: that of a virtual clock, which moves only
+	// while no request is open. By default it is 0.
 	Ahead func(context.Context) (time.Duration, error)
 
 	// Wake is called for each timer set again, so that a timerd claims it as soon as it is due. By default it does

@@ -31,7 +31,7 @@ const (
 // Open is the error of an advance that has ended because something did not come to rest.
 type Open struct {
 	At   time.Time // the virtual time reached
-	What []string  // what is open, each for people to read
+	What []string  // the open things, each for people to read
 	Wait time.Duration
 }
 

@@ -10,7 +10,8 @@ function ttl.try(key)
   if type(at) == 'number' then return math.min(at, LATEST) end
 end
 
--- ttl.follow is called once the timer of a key is due at the time that ttl.try has returned. Virtual time has work here.
+-- ttl.follow is called once the timer of a key is due at the time that ttl.try has returned. Only virtual time has work
+-- here.
 function ttl.follow() end
 
 -- ttl.set sets a trigger key that runs out at a time, in text.

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
---[[ advance moves the virtual clock forward and looks what is open. It is a script: no library has it but that of
-timerd dev --virtual.
+--[[ advance moves the virtual clock forward and looks for open firings. It is a script that only timerd dev --virtual
+loads.
 KEYS    1  the partition's prefix
 ARGV    1  the time that the clock is to show, in unix ms; one that has passed moves nothing
         2  how many open firings are named at most
@@ -12,7 +12,7 @@ If its reply is lost: again it moves nothing more. ]]
 -- How many firings one call looks at.
 local MOST_LOOKED = 1000
 
--- sooner returns the earlier of two times, of which -1 is none.
+-- sooner returns the earlier of two times; -1 stands for none.
 local function sooner(one, other) return one == -1 and other or other == -1 and one or math.min(one, other) end
 
 -- look_at_firings returns how many firings are open, when the first one that is released for later may be claimed, or

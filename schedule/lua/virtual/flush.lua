@@ -1,9 +1,8 @@
 #!lua
---[[ flush deletes all keys of timerd dev --virtual, as between two tests, but those that it is given, canaries and
-marks.
+--[[ flush deletes the keys of timerd dev --virtual, as between two tests. It keeps canaries, marks and the given keys.
 KEYS    the keys to keep
 Returns how many it has deleted.
-If its reply is lost: again it deletes what was set since. ]]
+If its reply is lost: again it deletes the keys that were set since. ]]
 
 local kept, deleted = {}, 0
 for i = 1, #KEYS do kept[KEYS[i]] = true end
