@@ -34,6 +34,13 @@ func TestPayloadAttemptOff(t *testing.T) {
 	}
 }
 
+// claimedAgain returns a firing as the next claim has it, after its timerd has died before it could settle it.
+func claimedAgain(f schedule.Firing) schedule.Firing {
+	now := time.Now()
+	f.ClaimedAt, f.Received, f.MayBeStored = now, now, true
+	return f
+}
+
 // Settings decide whether a payload's attempt counts, and the id of a firing contains it. Settings that change between
 // two tries of one firing do not make two events of it.
 func TestOneFiringUnderOtherSettings(t *testing.T) {
@@ -55,11 +62,9 @@ func TestOneFiringUnderOtherSettings(t *testing.T) {
 	first.settler.expect(t, 1, 0)
 	first.stop(t)
 
-	again := f
-	again.MayBeStored = true // the first timerd died before it could settle it
 	for _, configure := range []func(*notify.Publisher){policy(13, true), policy(30, false)} {
 		r := start(t, server, server.URL(), nil, configure)
-		r.publish(t, again)
+		r.publish(t, claimedAgain(f))
 		r.settler.expect(t, 1, 0)
 		r.stop(t)
 	}
@@ -71,9 +76,8 @@ func TestOneFiringUnderOtherSettings(t *testing.T) {
 	before.publish(t, g)
 	before.settler.expect(t, 1, 0)
 	before.stop(t)
-	g.MayBeStored = true
 	after := start(t, server, server.URL(), nil, policy(30, true))
-	after.publish(t, g)
+	after.publish(t, claimedAgain(g))
 	after.settler.expect(t, 1, 0)
 	collector.Wait(2, patience)
 	collector.Stays(2, 100*time.Millisecond)

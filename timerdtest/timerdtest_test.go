@@ -131,7 +131,7 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
-func TestYearOfTimers(t *testing.T) {
+func TestYearOfTimersAtScale(t *testing.T) {
 	srv := timerdtest.New(t)
 	const instants, each = 1000, 10
 	first := srv.Now().Add(time.Hour)

@@ -107,9 +107,9 @@ func TestRepetitionFaults(t *testing.T) {
 		{"repeat:\n", "line 1: repeat: want a list, [] for an empty one, got nothing"},
 		{"repeat: []\nrepeat: []", "line 2: repeat: occurs twice"},
 		{"repeat:\n- x\n- []",
-			`line 2: want an entry with some of key, every, cron, tz, payload, from, until, times, catchup, late, drop_late; got "x"|` +
+			`line 2: want an entry with some of key, every, cron, tz, payload, from, until, times, catchup, late, drop_late, unless, if; got "x"|` +
 				"line 3: want an entry with some of key, every, cron, tz, payload, from, until, times, catchup, " +
-				"late, drop_late; got a list"},
+				"late, drop_late, unless, if; got a list"},
 		{"repeat:\n- {}", "line 2: key is missing|line 2: want either every or cron"},
 		{"repeat:\n- key: a:b:c:d\n  cron: * * * * *",
 			"line 3: not YAML: did not find expected alphabetic or numeric character; put quotes around a value that " +

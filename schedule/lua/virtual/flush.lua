@@ -6,10 +6,12 @@ If its reply is lost: again it deletes the keys that were set since. ]]
 
 local kept, deleted = {}, 0
 for i = 1, #KEYS do kept[KEYS[i]] = true end
-local all = redis.call('KEYS', '*')
-for i = 1, #all do
-  if not kept[all[i]] and not string.find(all[i], '^timerd:[cm]a') then
-    deleted = deleted + redis.call('DEL', all[i])
+local cursor = '0'
+repeat
+  local page = redis.call('SCAN', cursor, 'COUNT', 1000)
+  cursor = page[1]
+  for _, key in ipairs(page[2]) do
+    if not kept[key] and not string.find(key, '^timerd:[cm]a') then deleted = deleted + redis.call('DEL', key) end
   end
-end
+until cursor == '0'
 return deleted
