@@ -50,7 +50,7 @@ func TestCommandsWriteTheHistory(t *testing.T) {
 	ok(t, "cancel", "pay:m:t:3")
 	timerd(t, "", "cancel", "pay:m:t:3")                                      // nothing to cancel
 	timerd(t, "", "hold", "held", "--reason", "<b>down</b>\n", "--for", "2h") // warns that nobody serves it
-	timerd(t, "", "resume", "held", "--rate", "200/s") // warns that no replica has it
+	timerd(t, "", "resume", "held", "--rate", "200/s")                        // warns that no replica has it
 	ok(t, "cancel", "--all", "shop", "--yes", "--due-before", "2h")
 	ok(t, "cancel", "--all", "nobody", "--yes")
 	letter := event.Event{Type: event.TypeDead, Key: keys.Key{App: "shop", Module: "m", Type: "t", ID: "dead"},

@@ -58,6 +58,18 @@ func (s *System) OK(args ...string) string {
 	return out
 }
 
+// OKWithoutNATS runs an action that must succeed while NATS is away, and say in one line that the history lacks it. It
+// returns the standard output.
+func (s *System) OKWithoutNATS(args ...string) string {
+	s.T.Helper()
+	code, out, errs := s.Run("", args...)
+	said := testenv.WithoutProgress(errs)
+	if code != 0 || !strings.HasPrefix(said, "timerd: not in the history, but done: ") || strings.Count(said, "\n") != 1 {
+		s.T.Fatalf("timerd %q: exit code %d\n%s%s", args, code, out, errs)
+	}
+	return out
+}
+
 // StatusSays waits until timerd status has an exit code and prints all of the texts. It returns the output.
 func (s *System) StatusSays(want int, texts ...string) string {
 	s.T.Helper()
