@@ -232,8 +232,8 @@ func (p *Publisher) dispatch(d *delivery) (flies bool) {
 func (p *Publisher) reportGuarded(d *delivery) {
 	f := &d.firing
 	p.Metrics.Guarded(f)
-	p.Logger.Debug("timer does not fire: "+d.reason, "key", f.Key.String(), "due_at", f.Due.Time(), "attempt",
-		d.attempt)
+	p.Logger.Debug("timer does not fire, by its guard", "key", f.Key.String(), "due_at", f.Due.Time(), "attempt",
+		d.attempt, "guard", d.reason)
 }
 
 // reportUnread reports a firing whose guard timerd may not read.

@@ -110,9 +110,7 @@ func TestClusterMasterAgain(t *testing.T) {
 	t.Parallel()
 	cluster := testenv.Cluster(t, 3, true, devserver.Directive("cluster-node-timeout", "20000"))
 	x := &clusterIndex{Schedule: schedule.New(cluster.Client(), 1000), t: t, cluster: cluster, rdb: cluster.Client()}
-	if _, err := x.Load(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	load(t, x.Schedule)
 	const key = "a:b:c:1"
 	p := x.Partition(key)
 	n := nodeOf(t, x.Schedule, p)

@@ -30,9 +30,7 @@ func newClusterIndex(t testing.TB) *clusterIndex {
 	cluster := testenv.Cluster(t, 3, false)
 	rdb := cluster.Client()
 	s := schedule.New(rdb, 1000)
-	if _, err := s.Load(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	load(t, s)
 	return &clusterIndex{Schedule: s, t: t, cluster: cluster, rdb: rdb}
 }
 

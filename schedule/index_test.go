@@ -50,13 +50,20 @@ func newIndex(t testing.TB, opts ...devserver.RedisOption) *index {
 	return newIndexFor(t, rdb, rdb, 1000)
 }
 
+// load loads the libraries of a schedule, which a busy machine may refuse for a while.
+func load(t testing.TB, s *schedule.Schedule) {
+	t.Helper()
+	testenv.Eventually(t, time.Minute, func() error {
+		_, err := s.Load(t.Context())
+		return err
+	}, "loading the libraries")
+}
+
 // newIndexFor returns a schedule that works with one client, while the tests' commands come from another one.
 func newIndexFor(t testing.TB, timerd, tests *redis.Client, maxPayload int) *index {
 	t.Helper()
 	s := schedule.New(timerd, maxPayload)
-	if _, err := s.Load(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	load(t, s)
 	n := onlyNode(t, s)
 	n.HearSince(0)
 	x := &index{Schedule: s, Node: n, t: t, rdb: tests, dues: map[string]int64{}}

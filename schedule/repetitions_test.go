@@ -191,9 +191,7 @@ func TestRepeatingKeysOfACluster(t *testing.T) {
 func testRepeatingKeys(t *testing.T, rdb redis.UniversalClient) {
 	t.Helper()
 	s := schedule.New(rdb, 1000)
-	if _, err := s.Load(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	load(t, s)
 	const n = 700 // over one page
 	var calls []func(pipe redis.Pipeliner)
 	set := func(function, key string, args []any) {

@@ -8,10 +8,10 @@ import (
 // The library that serve loads knows no virtual clock. That of dev --virtual differs by its two rooms alone.
 func TestOnlyTheVirtualLibraryHasAnOffset(t *testing.T) {
 	t.Parallel()
-	real, virtual := newScripts(DefaultMaxPayload, false, 0), newVirtualScripts(DefaultMaxPayload, 0)
+	serve, virtual := newScripts(DefaultMaxPayload, false, 0), newVirtualScripts(DefaultMaxPayload, 0)
 	for name, texts := range map[string][2]string{
-		"functions": {real.library(), virtual.library()},
-		"steps":     {real.makeSteps("x_").text, virtual.makeSteps("x_").text},
+		"functions": {serve.library(), virtual.library()},
+		"steps":     {serve.makeSteps("x_").text, virtual.makeSteps("x_").text},
 	} {
 		for _, word := range []string{"'ahead'", "clock.AHEAD", "run.real", "PEXPIRETIME', key) ~= at"} {
 			if strings.Contains(texts[0], word) {
@@ -24,7 +24,7 @@ func TestOnlyTheVirtualLibraryHasAnOffset(t *testing.T) {
 		_, texts[0], _ = strings.Cut(texts[0], "\n") // the names of the libraries
 		_, texts[1], _ = strings.Cut(texts[1], "\n")
 		for _, room := range []string{"clock", "ttl"} {
-			for i, s := range []*scripts{real, virtual} {
+			for i, s := range []*scripts{serve, virtual} {
 				own := "do\n" + s.rooms.all[room].text + "end\n"
 				if strings.Count(texts[i], own) != 1 {
 					t.Fatalf("%s: the room %s is %d times there", name, room, strings.Count(texts[i], own))
@@ -42,7 +42,7 @@ func TestOnlyTheVirtualLibraryHasAnOffset(t *testing.T) {
 		}
 	}
 	for _, room := range []string{"clock", "ttl"} {
-		for _, name := range functionsOf(real.rooms.all[room].text) {
+		for _, name := range functionsOf(serve.rooms.all[room].text) {
 			if !strings.Contains(virtual.rooms.all[room].text, "function "+name+"(") {
 				t.Errorf("the virtual room lacks %s", name)
 			}

@@ -201,7 +201,8 @@ func (p *pool) take(ctx context.Context, o Options) (*running, error) {
 		if r.options.Retry == o.Retry && r.options.Late == o.Late {
 			p.all = append(p.all[:i], p.all[i+1:]...)
 			p.mu.Unlock()
-			return r, r.flush(ctx)
+			err := r.flush(ctx)
+			return r, err
 		}
 	}
 	p.mu.Unlock()

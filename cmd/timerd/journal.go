@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"os"
 	"strings"
 	"sync"
 
@@ -43,7 +42,7 @@ func newJournal(cmd *cobra.Command) *journal {
 			return nil, err
 		}
 		return js, j.keep(js)
-	}, c.Streams(), event.ViaCommand, notNoted(cmd))
+	}, c.Streams(), event.ViaCommand, notNoted(cmd, c.NATS.Chosen))
 	return j
 }
 
@@ -71,14 +70,15 @@ func (j *journal) close() {
 
 // journalOn returns a Journal with an existing connection.
 func journalOn(cmd *cobra.Command, js jetstream.JetStream, s streams.Config) *admin.Journal {
-	return admin.NewJournal(func() (jetstream.JetStream, error) { return js, nil }, s, event.ViaCommand, notNoted(cmd))
+	open := func() (jetstream.JetStream, error) { return js, nil }
+	return admin.NewJournal(open, s, event.ViaCommand, notNoted(cmd, true))
 }
 
-// notNoted returns a function that says why an action is not in the history. It says nothing where nobody has set an
+// notNoted returns a function that says why an action is not in the history. It says nothing where nobody has chosen an
 // address of NATS, and none is at the default one.
-func notNoted(cmd *cobra.Command) func(error) {
+func notNoted(cmd *cobra.Command, chosen bool) func(error) {
 	return func(err error) {
-		if os.Getenv("TIMERD_NATS_URL") == "" && os.Getenv("TIMERD_NATS_CONTEXT") == "" {
+		if !chosen {
 			return
 		}
 		why := strings.Join(strings.Fields(event.ErrorText(err.Error())), " ")

@@ -183,6 +183,7 @@ func readFrom(from string, sections Section, override func(*environment)) (Confi
 		c.NATS = parseNATS(env, &f)
 		others := env.NATS.Creds+env.NATS.CA+env.NATS.Cert+env.NATS.Key != ""
 		_, hasURL := os.LookupEnv(prefix + "_NATS_URL")
+		c.NATS.Chosen = hasURL || env.NATS.Context != ""
 		switch {
 		case env.NATS.Context != "" && (hasURL || others):
 			c.Warnings = append(c.Warnings,

@@ -48,6 +48,7 @@ type NATS struct {
 	Password string // of User
 	URL      string // comma-separated, "" if embedded; not for logs: it may hold secrets
 	Shown    string // the same without secrets
+	Chosen   bool   // a URL or a context is set, in place of the default
 	Creds    string // file
 	CA       string // file
 	Cert     string // file, together with Key
