@@ -59,6 +59,7 @@ func every(kind string) event.Event {
 		Attempt: 3, MaxAttempts: 16,
 		Trigger: "deadline", Late: policy.Limit{Given: true, Most: time.Minute, Drop: true}, Repeat: "every 5m0s",
 		Occurrence: 7,
+		Guards:     policy.Guards{Unless: "shop:order:paid:42", If: "shop:live"},
 		Origin:     "sha256:0", OriginAt: "1795176840000.1", Replayed: due,
 		TraceParent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 		TraceState:  "v=1",
@@ -168,7 +169,7 @@ func TestSchemasRefuse(t *testing.T) {
 		{"timer", `{"key":"a:b:c:d","due":1,"origin":"now"}`},
 		{"timer", `{"key":"a:b:c:d","due":1,"repeat":"every 5m0s"}`},
 		{"timer", `{"key":"a:b:c:d","px":1,"drop_late":true}`},
-		{"timer", `{"key":"a:b:c:d","px":1,"unless":"x"}`},
+		{"timer", `{"key":"a:b:c:d","px":1,"guard":"x"}`},
 	} {
 		if fits(t, compiled(t, c.schema), c.text) == nil {
 			t.Errorf("%s fits the schema %s", c.text, c.schema)
