@@ -64,8 +64,8 @@ func (s *System) OKWithoutNATS(args ...string) string {
 	s.T.Helper()
 	code, out, errs := s.Run("", args...)
 	said := testenv.WithoutProgress(errs)
-	isNoted := !strings.HasPrefix(said, "timerd: not in the history, but done: ") || strings.Count(said, "\n") != 1
-	if code != 0 || isNoted {
+	isTold := strings.HasPrefix(said, "timerd: not in the history, but done: ") && strings.Count(said, "\n") == 1
+	if code != 0 || !isTold {
 		s.T.Fatalf("timerd %q: exit code %d\n%s%s", args, code, out, errs)
 	}
 	return out
