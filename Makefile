@@ -54,12 +54,9 @@ quick: ## for a change under way, about a minute: the tests of packages that hav
 lint: ## golangci-lint alone, of all modules
 	@scripts/deps.sh go
 	@scripts/tool.sh github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION)
-	$(LINT) ./...
-	cd bench && $(LINT) ./...
-	cd deploy/test && $(LINT) ./...
-	cd examples/tracing && $(LINT) ./...
-	cd internal/console/browsertest && $(LINT) ./...
-	cd internal/console/apitest && $(LINT) ./...
+	@failed=; for m in . bench deploy/test examples/tracing internal/console/browsertest internal/console/apitest; do \
+		echo "lint $$m"; (cd $$m && $(LINT) ./...) || failed="$$failed $$m"; \
+	done; test -z "$$failed" || { echo "findings in:$$failed"; exit 1; }
 
 vuln: ## known vulnerabilities that the code reaches; needs vuln.go.dev
 	@scripts/deps.sh go
@@ -108,12 +105,12 @@ bench-test: ## vet and test the benchmark program, a module of its own
 
 api-test: ## vet and run what checks the console's answers against its OpenAPI document, a module of its own
 	@scripts/deps.sh go redis cc
-	cd internal/console/apitest && go mod tidy -diff && go vet -race ./... && go test -race -vet=off ./...
+	cd internal/console/apitest && go mod tidy -diff && go vet -race ./... && go test -race -vet=off -timeout 20m ./...
 
 deploy-test: ## vet and run what checks docker-compose.yml, the chart, the rules and the dashboard: a module of its own
 	@scripts/deps.sh go redis redis_cli promtool dpkg systemd
 	@scripts/tool.sh github.com/goreleaser/nfpm/v2/cmd/nfpm@$(NFPM_VERSION)
-	cd deploy/test && go mod tidy -diff && GOFLAGS= go vet ./... && GOFLAGS= go test -vet=off ./... # without the race detector, which helm is slow to compile with
+	cd deploy/test && go mod tidy -diff && GOFLAGS= go vet ./... && GOFLAGS= go test -vet=off -timeout 20m ./... # without the race detector, which helm is slow to compile with
 
 release-check: ## what goreleaser says of .goreleaser.yaml
 	@scripts/deps.sh go
@@ -127,7 +124,7 @@ dist: ## archives and packages for Linux and macOS, in dist/ (VERSION: what they
 
 tracing-test: ## vet and test the example with OpenTelemetry, a module of its own
 	@scripts/deps.sh redis
-	cd examples/tracing && go mod tidy -diff && go vet -race ./... && go test -race -vet=off -timeout 10m ./...
+	cd examples/tracing && go mod tidy -diff && go vet -race ./... && go test -race -vet=off -timeout 20m ./...
 
 console-test: ## vet and run the tests of the console in a real browser, a module of its own
 	@scripts/deps.sh go redis cc chromium

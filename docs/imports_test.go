@@ -35,8 +35,8 @@ func layers() [][]string {
 			"torture/internal/receiver", "torture/internal/servers"},
 		{"internal/query", "internal/rights", "internal/streams", "internal/travel"},
 		// The parts, which meet in the service only, and the packages for Go programs.
-		{"listener", "reconciler", "notify", "internal/history", "internal/retry", "client", "internal/testenv",
-			"torture/internal/nemesis", "torture/internal/report"},
+		{"listener", "reconciler", "notify", "internal/history", "internal/retry", "internal/ledger", "client",
+			"internal/testenv", "torture/internal/nemesis", "torture/internal/report"},
 		{"internal/consume", "internal/deliver", "internal/admin", "internal/config", "internal/status"},
 		{"test/system", "client/admin", "internal/connect"},
 		{"internal/console", "internal/doctor", "internal/testenv/timerdtest"},

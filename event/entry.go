@@ -33,6 +33,7 @@ const (
 	EntryPurge       EntryKind = "purge"  // of dead letters
 	EntryAudit       EntryKind = "audit"
 	EntryAcknowledge EntryKind = "acknowledge" // of lost data
+	EntryReconcile   EntryKind = "reconcile"   // of a restored Redis
 )
 
 const (

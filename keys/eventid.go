@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"strconv"
+	"strings"
 )
 
 // MaxEventIDBytes is the maximum length of an event id; a longer one is replaced by its hash.
@@ -30,4 +31,25 @@ func EventID(key string, due int64, attempt int) string {
 		return fmt.Sprintf("sha256:%x", sha256.Sum256(b))
 	}
 	return string(b)
+}
+
+// ParseEventID returns the key, the due time in unix ms and the attempt of an id of EventID. ok is false if it is none,
+// or a hash.
+func ParseEventID(id string) (key string, due int64, attempt int, ok bool) {
+	at := strings.LastIndexByte(id, '@')
+	if at < 0 {
+		return "", 0, 0, false
+	}
+	first, second, _ := strings.Cut(id[at+1:], ".")
+	due, err := strconv.ParseInt(first, 10, 64)
+	if err == nil {
+		attempt, err = strconv.Atoi(second)
+	}
+	if err == nil {
+		key, err = DecodeText(id[:at])
+	}
+	if err != nil || EventID(key, due, attempt) != id {
+		return "", 0, 0, false
+	}
+	return key, due, attempt, true
 }

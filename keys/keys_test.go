@@ -78,10 +78,20 @@ func TestEventID(t *testing.T) {
 		if got := keys.EventID(c.key, c.due, c.attempt); got != c.want {
 			t.Errorf("id %s, want %s", got, c.want)
 		}
+		if key, due, attempt, ok := keys.ParseEventID(c.want); key != c.key || due != c.due || attempt != c.attempt ||
+			!ok {
+			t.Errorf("%s is read as %q, %d, %d, %t", c.want, key, due, attempt, ok)
+		}
 	}
 	long := keys.EventID("a:b:c:"+strings.Repeat("d", 600), 5, 1)
 	if !strings.HasPrefix(long, "sha256:") || len(long) != 71 {
 		t.Errorf("id of a long key: %s", long)
+	}
+	for _, id := range []string{long, "", "a:b:c:d@5", "a:b:c:d@5.x", "a:b:c:d@05.1", "a:b:c:%64@5.1", "a:b:c:%@5.1",
+		"a:b:c:d e@5.1"} {
+		if _, _, _, ok := keys.ParseEventID(id); ok {
+			t.Errorf("%q is read as an id", id)
+		}
 	}
 }
 

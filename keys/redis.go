@@ -209,6 +209,9 @@ func (p Partition) About() string { return p.key("about") }
 // Counts names the hash of the timerds' counts since their starts, by instance id.
 func (p Partition) Counts() string { return p.key("counts") }
 
+// Account names the sorted set of how many timers have entered and left, by kind.
+func (p Partition) Account() string { return p.key("account") }
+
 // Audits names the hash of the timerds' last audit reports of each node.
 func (p Partition) Audits() string { return p.key("audits") }
 

@@ -279,6 +279,7 @@ func (f *flight) stored(d *delivery, a answer) {
 		signal(f.health.alarm)
 	}
 	f.remove(d, lanes.Works)
+	f.window.widen()
 	f.health.noteAck()
 	f.window.settle(d, schedule.OutcomeFired)
 }
@@ -346,6 +347,9 @@ func (f *flight) inspect() (again []*delivery, idle bool) {
 			f.remove(d, lanes.Nothing)
 			f.window.park(d, lanes.Failing)
 		case d.expiring() || stopping && !good:
+			if d.failure == FailureTimeout {
+				f.window.narrow(d.sentAt)
+			}
 			f.release(d)
 			late++
 			failure = d.failure

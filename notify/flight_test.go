@@ -28,7 +28,7 @@ func (c *counter) Fired(*schedule.Firing, time.Duration, bool) {
 	}
 }
 
-func (c *counter) SetAside(f *schedule.Firing) {
+func (c *counter) SetAside(f *schedule.Firing, _ schedule.OutcomeKind) {
 	if c.onSetAside != nil {
 		c.onSetAside(f)
 	}

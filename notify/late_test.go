@@ -422,7 +422,7 @@ func TestStopsWithLateFirings(t *testing.T) {
 			nats := testenv.NATS(t, denying(denied))
 			r := start(t, nats, asTimerd(nats), nil, func(p *notify.Publisher) {
 				if !works {
-					p.DrainTimeout = time.Second
+					p.DrainTimeout = 4 * time.Second // a quarter of it is for giving back
 				}
 			})
 			var all []schedule.Firing

@@ -135,11 +135,7 @@ func (l *letters) end(ctx context.Context, d *delivery, err error) {
 		l.mu.Lock()
 		l.stored = time.Now()
 		l.mu.Unlock()
-		kind := schedule.OutcomeUnfired
-		if d.mayBeStored {
-			kind = schedule.OutcomeFired
-		}
-		l.window.settle(d, kind)
+		l.window.settle(d, schedule.OutcomeDead)
 		l.subjects.Leave(d.lane, bytes, lanes.Works)
 		l.report(d)
 	case ctx.Err() != nil || errors.Is(err, errExpiring) || !l.health.now().connected:

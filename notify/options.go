@@ -59,6 +59,8 @@ type Options struct {
 	Window int
 	// WindowBytes limits the payload bytes of the firings in flight. A single firing may have more. Default: 64 MiB.
 	WindowBytes int
+	// SettleAtOnce settles each firing once it is acknowledged. By default it waits up to 20 ms for others.
+	SettleAtOnce bool
 	// AckWait is the time to wait for an acknowledgement before the next try, at most until the lease ends. Default:
 	// 5 s.
 	AckWait time.Duration
@@ -88,7 +90,8 @@ type Metrics interface {
 	// Released counts firings given back unpublished.
 	Released(n int)
 	// SetAside counts a firing that is parked because NATS does not take its subject, or timerd may not read its guard.
-	SetAside(f *schedule.Firing)
+	// kind is OutcomeRefused or OutcomeUnread.
+	SetAside(f *schedule.Firing, kind schedule.OutcomeKind)
 	// Late counts a firing that was claimed too late, once its dead letter is stored or it is dropped.
 	Late(f *schedule.Firing, action LateAction)
 	// Guarded counts a firing that does not fire by its guard.
@@ -99,14 +102,14 @@ type Metrics interface {
 
 type noMetrics struct{}
 
-func (noMetrics) Fired(*schedule.Firing, time.Duration, bool) {}
-func (noMetrics) Failed(Failure)                              {}
-func (noMetrics) Settled(int)                                 {}
-func (noMetrics) Released(int)                                {}
-func (noMetrics) SetAside(*schedule.Firing)                   {}
-func (noMetrics) Late(*schedule.Firing, LateAction)           {}
-func (noMetrics) Guarded(*schedule.Firing)                    {}
-func (noMetrics) Lost(uint64)                                 {}
+func (noMetrics) Fired(*schedule.Firing, time.Duration, bool)     {}
+func (noMetrics) Failed(Failure)                                  {}
+func (noMetrics) Settled(int)                                     {}
+func (noMetrics) Released(int)                                    {}
+func (noMetrics) SetAside(*schedule.Firing, schedule.OutcomeKind) {}
+func (noMetrics) Late(*schedule.Firing, LateAction)               {}
+func (noMetrics) Guarded(*schedule.Firing)                        {}
+func (noMetrics) Lost(uint64)                                     {}
 
 func defaultOptions() Options {
 	return Options{

@@ -208,11 +208,11 @@ func (p *Publisher) dispatch(d *delivery) (flies bool) {
 		p.letters.reportLate(d, LateDrop)
 		return false
 	case guarded:
-		p.window.settle(d, schedule.OutcomeUnfired)
+		p.window.settle(d, schedule.OutcomeGuarded)
 		p.reportGuarded(d)
 		return false
 	case asideGuard:
-		p.window.park(d, lanes.Failing)
+		p.window.setAside(d, schedule.OutcomeUnread)
 		p.reportUnread(d)
 		return false
 	case publish, seek:

@@ -159,7 +159,7 @@ func (m *metrics) Late(f *schedule.Firing, action notify.LateAction) {
 	})
 }
 
-func (m *metrics) SetAside(f *schedule.Firing) {
+func (m *metrics) SetAside(f *schedule.Firing, _ schedule.OutcomeKind) {
 	select {
 	case m.asides <- f:
 	default:

@@ -202,7 +202,7 @@ func (s *settler) work(ctx context.Context, server string, q *queue) {
 	rested := false
 	for {
 		s.mu.Lock()
-		releases, settles, wait := q.next(s.closing)
+		releases, settles, wait := q.next(s.closing || s.SettleAtOnce)
 		idle := q.waiting == 0
 		if idle && (s.closing || rested) {
 			delete(s.queues, server)

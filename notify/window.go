@@ -10,15 +10,30 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
+const (
+	// narrowest is the least number of firings to which late acknowledgements narrow the window.
+	narrowest = 64
+	// widenAfter is the number of acknowledgements in time that widen a narrow window by one firing. So it widens by an
+	// eighth in the time of an acknowledgement: soon after an outage, and little beyond the rate of a slow server.
+	widenAfter = 8
+)
+
 // window is the room for firings. A firing takes room from Publish until it is acknowledged or given up, and room of
 // its server until it is settled or given back. Its methods may be called concurrently.
+//
+// The window narrows while leases end before their acknowledgements. Then more events wait with NATS than it stores
+// within a lease. Each claim of their firings would publish them again behind as many others, and none would be settled
+// in time.
 type window struct {
 	*Options
 	settler *settler
 
-	mu      sync.Mutex
-	load    lanes.Load     // published, or about to be
-	servers map[string]int // firings neither settled nor given back, by server
+	mu       sync.Mutex
+	load     lanes.Load     // published, or about to be
+	servers  map[string]int // firings neither settled nor given back, by server
+	missing  int            // firings by which it is narrower than Window
+	narrowed time.Time      // last time of that
+	inTime   int            // acknowledgements since it was last widened
 }
 
 // state returns the number of firings that are neither settled nor given back. It reports whether there is room for
@@ -32,7 +47,32 @@ func (w *window) state(server string) (inFlight int, room bool) {
 // stateLocked is state; w.mu is held.
 func (w *window) stateLocked(server string) (inFlight int, room bool) {
 	all, there := w.settler.inHand(server)
-	return w.load.Tries + all, w.load.Fits(w.size(), 1) && w.servers[server]+there < w.Window
+	size := w.size()
+	size.Tries -= w.missing
+	return w.load.Tries + all, w.load.Fits(size, 1) && w.servers[server]+there < w.Window
+}
+
+// narrow halves the window, because a firing published at that time was not acknowledged within its lease. Firings
+// published before it was last narrowed say nothing about its present size.
+func (w *window) narrow(published time.Time) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if size := w.Window - w.missing; published.After(w.narrowed) && size > narrowest {
+		w.missing, w.narrowed, w.inTime = w.Window-max(size/2, narrowest), time.Now(), 0
+	}
+}
+
+// widen counts an acknowledgement in time.
+func (w *window) widen() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.missing == 0 {
+		return
+	}
+	if w.inTime++; w.inTime == widenAfter {
+		w.inTime = 0
+		w.missing--
+	}
 }
 
 // take adds a firing of a server with the given number of payload bytes. It reports whether there was room.
@@ -51,7 +91,9 @@ func (w *window) take(server string, bytes int) bool {
 // settle removes a firing and settles it.
 func (w *window) settle(d *delivery, kind schedule.OutcomeKind) {
 	w.leave(d)
-	w.settler.settle(d.firing.Outcome(kind))
+	o := d.firing.Outcome(kind)
+	o.MayBeStored = d.mayBeStored
+	w.settler.settle(o)
 }
 
 // giveBack removes a firing and gives it back. The firing can be claimed again after a pause.
@@ -64,13 +106,17 @@ func (w *window) giveBack(d *delivery, kind schedule.OutcomeKind, pause time.Dur
 
 // park gives a firing back for a while. answer is the answer of its subject's lane.
 func (w *window) park(d *delivery, answer lanes.Answer) {
-	pause := parked(&d.firing, answer)
 	if answer != lanes.Failing {
-		w.giveBack(d, schedule.OutcomeGivenBack, pause)
+		w.giveBack(d, schedule.OutcomeGivenBack, parked(&d.firing, answer))
 		return
 	}
-	w.giveBack(d, schedule.OutcomeRefused, pause)
-	w.Metrics.SetAside(&d.firing)
+	w.setAside(d, schedule.OutcomeRefused)
+}
+
+// setAside gives a firing back for a while that cannot fire for a reason of its own.
+func (w *window) setAside(d *delivery, kind schedule.OutcomeKind) {
+	w.giveBack(d, kind, parked(&d.firing, lanes.Failing))
+	w.Metrics.SetAside(&d.firing, kind)
 }
 
 func (w *window) leave(d *delivery) {

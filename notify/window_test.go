@@ -3,6 +3,8 @@ package notify
 import (
 	"fmt"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -57,4 +59,49 @@ func TestWindowOfBytes(t *testing.T) {
 	if !w.hasRoom("a") || w.load.Bytes != 0 || len(w.servers) != 0 || w.inFlight() != 1 {
 		t.Errorf("given back: %+v on their way, of servers %v, %d in flight", w.load, w.servers, w.inFlight())
 	}
+}
+
+// The window narrows once for all firings published before, never below its least size, and widens again by
+// acknowledgements in time.
+func TestWindowNarrowsBySlowAcknowledgements(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newTestWindow(4*narrowest, 1)
+		fits := func() (n int) {
+			for ; w.take("a", 0); n++ {
+			}
+			for range n {
+				w.leave(&delivery{server: "a"})
+			}
+			return n
+		}
+		first := time.Now()
+		time.Sleep(time.Second)
+		w.narrow(first)
+		w.narrow(first)
+		if fits() != w.Window/2 {
+			t.Errorf("room for %d after two late acknowledgements at once, want half of %d", fits(), w.Window)
+		}
+		for range 3 {
+			time.Sleep(time.Second)
+			later := time.Now()
+			time.Sleep(time.Second)
+			w.narrow(later)
+		}
+		if fits() != narrowest {
+			t.Errorf("room for %d after further late ones, want %d", fits(), narrowest)
+		}
+		for range widenAfter {
+			w.widen()
+		}
+		if fits() != narrowest+1 {
+			t.Errorf("room for %d after %d acknowledgements in time, want one more", fits(), widenAfter)
+		}
+		for range widenAfter * w.Window {
+			w.widen()
+		}
+		if fits() != w.Window {
+			t.Errorf("room for %d at last, want the whole window of %d", fits(), w.Window)
+		}
+	})
 }

@@ -139,6 +139,8 @@ func (k *keeper) PutRight(context.Context, time.Duration) (int, int, error) {
 	return 1, 1, nil
 }
 
+func (*keeper) KeepAccount(context.Context) ([]schedule.AccountDifference, error) { return nil, nil }
+
 // Sweeps are made at each tick, and after partitions were taken over. Their findings are claimed, or waited for.
 func TestSweeps(t *testing.T) {
 	t.Parallel()

@@ -35,6 +35,8 @@ type Metrics interface {
 	Vanished(missing int64)
 	// Replanned counts occurrences of repeating timers that were planned again.
 	Replanned(n int)
+	// AccountDiffers takes by how many timers the accounts of the node differ, if this timerd compares them.
+	AccountDiffers(timers int64)
 	// Unanswered counts a time without an answer to heartbeats. The time was so long that other timerds took this one
 	// for silent.
 	Unanswered(silent time.Duration)
@@ -51,6 +53,7 @@ func (noMetrics) Swept(schedule.DueScan)                           {}
 func (noMetrics) Claimed(*schedule.ClaimResult)                    {}
 func (noMetrics) Vanished(int64)                                   {}
 func (noMetrics) Replanned(int)                                    {}
+func (noMetrics) AccountDiffers(int64)                             {}
 func (noMetrics) Unanswered(time.Duration)                         {}
 func (noMetrics) Gap(string)                                       {}
 func (noMetrics) Complete(bool)                                    {}

@@ -17,6 +17,8 @@ const (
 	putRightEvery = 30 * time.Second
 	// lookEvery is the longest time between two looks of sweeps at each partition of a cluster.
 	lookEvery = 5 * time.Second
+	// accountEvery is the interval at which the first timerd compares the accounts with the timers.
+	accountEvery = 30 * time.Second
 )
 
 // Scanner finds due timers.
@@ -24,11 +26,12 @@ type Scanner interface {
 	Sweep(ctx context.Context, l schedule.Look) (schedule.DueScan, error)
 }
 
-// Keeper maintains the function library, and corrects the times that a fast clock has written.
+// Keeper maintains the function library and the accounts, and corrects the times that a fast clock has written.
 type Keeper interface {
 	EnsureLibrary(ctx context.Context) (loaded bool, limit int, err error)
 	IsBehind() bool
 	PutRight(ctx context.Context, lease time.Duration) (planned, freed int, err error)
+	KeepAccount(ctx context.Context) ([]schedule.AccountDifference, error)
 }
 
 // Membership knows the timerds of the schedule and the listeners of the node.
@@ -79,13 +82,14 @@ type sweeper struct {
 	moving     bool      // moving slots were reported
 	putRightAt time.Time // last correction of a fast clock's times
 	behind     bool      // the clock was behind at the last sweep
+	accountAt  time.Time // last comparison of the accounts
 }
 
 // run sweeps until ctx ends.
 func (s *sweeper) run(ctx context.Context) {
 	every(ctx, s.interval, s.takenOver, s.log, "sweep failed; trying again at the next",
 		func(ctx context.Context) error {
-			return errors.Join(s.scanDue(ctx), s.ensureLibrary(ctx), s.putRight(ctx))
+			return errors.Join(s.scanDue(ctx), s.ensureLibrary(ctx), s.putRight(ctx), s.keepAccount(ctx))
 		})
 }
 
@@ -147,6 +151,31 @@ func (s *sweeper) ensureLibrary(ctx context.Context) error {
 		s.log.Warn("a timerd that started later has changed the payload limit: it replaces TIMERD_MAX_PAYLOAD here too",
 			"bytes", limit)
 	}
+	return nil
+}
+
+// keepAccount compares the accounts with the timers, if this timerd is the first.
+func (s *sweeper) keepAccount(ctx context.Context) error {
+	if !s.agenda.isFirst() {
+		if !s.accountAt.IsZero() {
+			s.accountAt = time.Time{}
+			s.metrics.AccountDiffers(0) // another one says so
+		}
+		return nil
+	}
+	if time.Since(s.accountAt) < accountEvery {
+		return nil
+	}
+	found, err := s.keeper.KeepAccount(ctx)
+	if err != nil {
+		return err
+	}
+	s.accountAt = time.Now()
+	var timers int64
+	for _, d := range found {
+		timers += max(d.Difference, -d.Difference)
+	}
+	s.metrics.AccountDiffers(timers)
 	return nil
 }
 

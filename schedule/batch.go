@@ -3,6 +3,7 @@ package schedule
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 
@@ -38,8 +39,11 @@ func (e *PartError) of(firings int) error {
 	return e
 }
 
-// batch bounds one call: its firings, and about the bytes of their payloads.
-type batch struct{ firings, bytes int }
+// batch bounds one call: its firings, and about the bytes of their payloads. head has the arguments before theirs.
+type batch struct {
+	firings, bytes int
+	head           []any
+}
 
 // onEach runs a step on each partition of the outcomes, with the arguments that args returns for each by its index;
 // many take several calls. read is called with each reply, and the indices of its outcomes.
@@ -55,7 +59,8 @@ func (ix *Index) onEach(ctx context.Context, step Script, outcomes []Outcome, mo
 		if !ok || len(members[n]) == most.firings || bytes[n]+size > most.bytes {
 			n = len(calls)
 			at[p] = n
-			calls, members, bytes = append(calls, Call{Partition: p}), append(members, nil), append(bytes, 0)
+			calls = append(calls, Call{Partition: p, Args: slices.Clone(most.head)})
+			members, bytes = append(members, nil), append(bytes, 0)
 		}
 		calls[n].Args, members[n] = append(calls[n].Args, args(i)...), append(members[n], i)
 		bytes[n] += size

@@ -161,7 +161,7 @@ func (n *Node) claimArgs(server *redis.Client, holding int64, requests []ClaimRe
 	}
 	args := []any{
 		lease.Milliseconds(), MaxClaim, MaxClaimBytes, holding, most, requests[0].Patience.Milliseconds(),
-		n.ClaimedChannel(),
+		n.ClaimedChannel(), n.schedule.guards,
 	}
 	for _, r := range requests {
 		args = append(args, r.Partition.Prefix(), r.way(), int64(n.heardSinceOn(server, r.Partition)),

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,6 +24,7 @@ type clusterIndex struct {
 	t       testing.TB
 	cluster *testenv.RedisCluster
 	rdb     *redis.ClusterClient
+	seeded  bool // the test has written timers into the index by itself, or removed some
 }
 
 func newClusterIndex(t testing.TB) *clusterIndex {
@@ -31,7 +33,35 @@ func newClusterIndex(t testing.TB) *clusterIndex {
 	rdb := cluster.Client()
 	s := schedule.New(rdb, 1000)
 	load(t, s)
-	return &clusterIndex{Schedule: s, t: t, cluster: cluster, rdb: rdb}
+	x := &clusterIndex{Schedule: s, t: t, cluster: cluster, rdb: rdb}
+	t.Cleanup(x.isAccounted)
+	return x
+}
+
+// isAccounted is as of an index.
+func (x *clusterIndex) isAccounted() {
+	ctx := context.Background()
+	accounts, err := keysOf(ctx, x.rdb, "timerd:{*}:account")
+	for _, key := range accounts {
+		err = errors.Join(err, x.rdb.ZAddNX(ctx, key, redis.Z{Member: "o"}).Err())
+	}
+	a, failed := x.Account(ctx)
+	if err == nil && failed == nil && len(a.Differences) > 0 && !x.seeded {
+		x.t.Errorf("the account differs: %+v", a)
+	}
+}
+
+// keysOf returns the keys of a cluster that match a pattern.
+func keysOf(ctx context.Context, rdb *redis.ClusterClient, pattern string) (names []string, err error) {
+	var mu sync.Mutex
+	err = rdb.ForEachMaster(ctx, func(ctx context.Context, server *redis.Client) error {
+		own, err := server.Keys(ctx, pattern).Result()
+		mu.Lock()
+		defer mu.Unlock()
+		names = append(names, own...)
+		return err
+	})
+	return names, err
 }
 
 func (x *clusterIndex) set(key, payload string, delay time.Duration) {

@@ -131,6 +131,7 @@ func TestCancelAfterAFiring(t *testing.T) {
 func TestCorruptEntries(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
+	x.seeded = true
 	for i := range 5 {
 		x.do("FCALL", "timer_set", 1, fmt.Sprintf("a:b:c:%d", i), "p", "PX", 20)
 	}
@@ -157,6 +158,7 @@ func TestCorruptEntries(t *testing.T) {
 func TestRoundDueTimes(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
+	x.seeded = true
 	x.do("ZADD", keys.Single.Due(), 1_700_000_000_000, "a:b:c:d")
 	x.do("HSET", keys.Single.Data(), "a:b:c:d", ":p")
 	if firings := x.claims("a:b:c:d deadline p"); firings[0].Due != 1_700_000_000_000 {

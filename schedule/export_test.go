@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"context"
+	"strings"
 	"time"
 )
 
@@ -51,3 +52,18 @@ func (n *Node) ForgetRefusal() { n.stepsRefused = time.Time{} }
 
 // StepsName returns the name of the library of steps.
 func (ix *Index) StepsName() string { return ix.scripts.Load().steps().name }
+
+// ReplaceInLua has the libraries of the schedule have another text in place of one, which must be there.
+func (ix *Index) ReplaceInLua(text, with string) {
+	old := ix.scripts.Load()
+	s := newScripts(old.maxPayload, ix.cluster, ix.db)
+	library, steps := s.library(), s.steps()
+	if !strings.Contains(library+steps.text, text) {
+		panic("there is no " + text)
+	}
+	name := steps.name[:len(steps.name)-1] + "z"
+	changed := stepLibrary{name, strings.ReplaceAll(strings.ReplaceAll(steps.text, text, with), steps.name, name)}
+	s.library = func() string { return strings.ReplaceAll(library, text, with) }
+	s.steps = func() stepLibrary { return changed }
+	ix.scripts.Store(s)
+}

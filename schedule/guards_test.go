@@ -1,12 +1,14 @@
 package schedule_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/timerd-io/timerd/internal/policy"
+	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -223,12 +225,13 @@ func TestUnreadableGuards(t *testing.T) {
 	if f, got = x.refusal(schedule.TriggerReclaim); got != unread {
 		t.Errorf("reclaimed with %+v, want %+v", got, unread)
 	}
-	given := f.Outcome(schedule.OutcomeRefused)
+	given := f.Outcome(schedule.OutcomeUnread)
 	given.Pause = time.Millisecond
 	if err := x.Release(t.Context(), []schedule.Outcome{given}); err != nil {
 		t.Fatal(err)
 	}
 	x.stateIs(k, "owed p")
+	x.parkedIs("[guard 1 app1]", "["+k+" guard p]")
 	x.do("ACL", "SETUSER", "timerd", "~*")
 	x.awaitClock(x.redisNow() + 2)
 	f, got = x.refusal(schedule.TriggerDeadline)
@@ -326,20 +329,32 @@ func TestExportKeepsGuards(t *testing.T) {
 	key, _ := keys.Parse(k)
 	e.Due = 1
 	r, _ = schedule.ParseRecord("2;U=a%3Ab;I=%25%3B;G=U:p")
+	guards := r.Guards
 	refused := r.Export(2, false, 0)
-	if errs := x.Import(t.Context(), []schedule.Imported{{key, []byte("p"), e}, {key, []byte("p"), refused}},
-		1000); errs[0] != nil || errs[1] != nil {
+	r, _ = schedule.ParseRecord("2;G=I=a%3Ab%25 c:p")
+	byRule := r.Export(3, false, 0)
+	if byRule.Refused != "if a:b%25 c" || r.Refusal() != (policy.Refusal{Guard: "a:b% c", Missing: true}) {
+		t.Errorf("%+v, exported with %q", r.Refusal(), byRule.Refused)
+	}
+	if errs := x.Import(t.Context(), []schedule.Imported{{key, []byte("p"), e}, {key, []byte("p"), refused},
+		{key, []byte("p"), byRule}}, 1000); errs[0] != nil || errs[1] != nil || errs[2] != nil {
 		t.Fatal(errs)
 	}
 	x.do("SET", "%;", "")
-	for _, f := range x.claims(k+" deadline p", k+" deadline p") {
-		if want := f.Due == 2; f.Refusal.Guard != "" != want || f.Guards != r.Guards {
+	for _, f := range x.claims(k+" deadline p", k+" deadline p", k+" deadline p") {
+		if f.Due == 3 {
+			if f.Refusal != r.Refusal() || f.Guards != (policy.Guards{}) {
+				t.Errorf("%s was claimed with %+v of %+v", f.Ref, f.Refusal, f.Guards)
+			}
+			continue
+		}
+		if want := f.Due == 2; f.Refusal.Guard != "" != want || f.Guards != guards {
 			t.Errorf("%s was claimed with %+v of %+v", f.Ref, f.Refusal, f.Guards)
 		}
 	}
 	for _, bad := range []schedule.Exported{
 		{Due: 1, Unless: "%"}, {Due: 1, If: strings.Repeat("x", 1025)}, {Due: 1, Refused: "if", Unless: "a"},
-		{Due: 1, Refused: "no"},
+		{Due: 1, Refused: "no"}, {Due: 1, Refused: "no a"}, {Due: 1, Refused: "if %"}, {Due: 1, Refused: "unless "},
 	} {
 		if err := (schedule.Imported{Key: key, Exported: bad}).Check(); err == nil {
 			t.Errorf("%+v was taken", bad)
@@ -360,6 +375,19 @@ func TestClusterGuards(t *testing.T) {
 		err := x.rdb.FCall(ctx, "timer_set", []string{key}, "", "PX", 60000, "UNLESS", "paid:7").Err()
 		if err == nil || !strings.Contains(err.Error(), fix) {
 			t.Errorf("%s: %v, want %q", key, err, fix)
+		}
+		// So do a retry, and an exported timer of a Redis that was no cluster.
+		k, _ := keys.Parse(key)
+		_, _, again := x.Retry(ctx, schedule.Retry{EventID: "1", Key: k, Due: 1, Attempt: 2,
+			Guards: policy.Guards{If: "paid:7"}})
+		imported := x.Import(ctx, []schedule.Imported{{k, nil, schedule.Exported{Due: 1, Unless: "paid:7"}}}, 1000)[0]
+		for _, err := range []error{again, imported} {
+			if !errors.Is(err, schedule.ErrGuardSlot) || !strings.Contains(err.Error(), "paid:7: "+fix) {
+				t.Errorf("%s: %v, want %q", key, err, fix)
+			}
+		}
+		if _, firing := x.counts(keys.PartitionOf(key)); firing > 0 {
+			t.Errorf("%s: it was set", key)
 		}
 	}
 	const key = "shop:order:timeout:{42}"
@@ -384,4 +412,54 @@ func TestClusterGuards(t *testing.T) {
 	if f.Refusal.Guard != "paid:{42}" {
 		t.Errorf("claimed with %+v", f.Refusal)
 	}
+}
+
+// Without the right to ask for slots timerd reads no guard: the timer waits, and is judged once timerd may.
+func TestClusterGuardsWithoutARight(t *testing.T) {
+	t.Parallel()
+	x := newClusterIndex(t)
+	ctx := t.Context()
+	const key, guard = "shop:order:timeout:{42}", "paid:{42}"
+	p := keys.PartitionOf(key)
+	if err := x.rdb.FCall(ctx, "timer_set", []string{key}, "p", "PXAT", 1, "UNLESS", guard).Err(); err != nil {
+		t.Fatal(err)
+	}
+	admin := x.cluster.Master(p.Slot()).Client()
+	acl := func(right string) {
+		t.Helper()
+		if err := admin.Do(ctx, "ACL", "SETUSER", "default", right).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	claim := func(want policy.Refusal) (f schedule.Firing) {
+		t.Helper()
+		testenv.Eventually(t, time.Minute, func() error {
+			firings, err := claimFrom(ctx, nodeOf(t, x.Schedule, p), p, time.Minute)
+			if err == nil && len(firings) != 1 {
+				err = fmt.Errorf("claimed %+v", firings)
+			}
+			if err == nil {
+				f = firings[0]
+			}
+			return err
+		}, "the claim")
+		if f.Refusal != want {
+			t.Errorf("claimed with %+v, want %+v", f.Refusal, want)
+		}
+		return f
+	}
+	acl("-cluster|keyslot")
+	f := claim(policy.Refusal{Guard: guard, Unread: true})
+	given := f.Outcome(schedule.OutcomeUnread)
+	given.Pause = time.Millisecond
+	if err := x.Release(ctx, []schedule.Outcome{given}); err != nil {
+		t.Fatal(err)
+	}
+	parked, err := query.ParkedOn(ctx, nodeOf(t, x.Schedule, p))
+	if err != nil || len(parked) != 1 || parked[0].Reason != query.ParkedGuard || parked[0].Guard != guard ||
+		parked[0].Key.String() != key {
+		t.Errorf("set aside: %+v, %v", parked, err)
+	}
+	acl("+cluster|keyslot")
+	claim(policy.Refusal{})
 }

@@ -79,7 +79,7 @@ func (n *Node) Heartbeat(ctx context.Context, self Self, ttl time.Duration) (Sta
 	said, err := json.Marshal(struct {
 		Self
 		aboutSteps
-	}{self, aboutSteps{n.schedule.scripts.Load().steps().name}})
+	}{self, aboutSteps{n.schedule.scripts.Load().steps().name, true}})
 	if err != nil {
 		return Standing{}, fmt.Errorf("schedule: heartbeat: %w", err)
 	}
@@ -102,6 +102,34 @@ func (n *Node) Heartbeat(ctx context.Context, self Self, ttl time.Duration) (Sta
 		able, unable = unable, nil
 	}
 	return Standing{Alive: slices.Concat(able, unable), Able: len(able), Missed: reply.Int(2) == 1}, nil
+}
+
+// LastHeartbeat returns the time of the last heartbeat of any timerd, by the server's clock, and how long ago that was:
+// the zero Time if there was none.
+func (ix *Index) LastHeartbeat(ctx context.Context) (at time.Time, ago time.Duration, err error) {
+	var last [2]*redis.ZSliceCmd
+	var now *redis.TimeCmd
+	err = ix.Pipelined(ctx, keys.Single, func(pipe redis.Pipeliner) error {
+		for i, set := range []string{keys.Single.Members(), keys.Single.Silent()} {
+			last[i] = pipe.ZRevRangeWithScores(ctx, set, 0, 0)
+		}
+		now = pipe.Time(ctx)
+		return nil
+	})
+	if err != nil {
+		return time.Time{}, 0, fmt.Errorf("schedule: read the last heartbeat: %w", err)
+	}
+	for _, one := range last {
+		for _, z := range one.Val() {
+			if beat := Millis(z.Score).Time(); beat.After(at) {
+				at = beat
+			}
+		}
+	}
+	if at.IsZero() {
+		return at, 0, nil
+	}
+	return at, now.Val().Sub(at), nil
 }
 
 // Hearing records on the node's server whether a timerd hears all its events now, and returns which timerds do that

@@ -118,6 +118,7 @@ func TestOthersAreClaimedBesideHeldTimers(t *testing.T) {
 func TestShiftOfManyOfOneKey(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
+	x.seeded = true
 	x.hold("app1")
 	const many = 160
 	first := x.redisNow() - 10_000

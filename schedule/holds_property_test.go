@@ -4,18 +4,20 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"testing"
 	"time"
 
 	"pgregory.net/rapid"
 
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// holdModel plays random steps of holds, resumes, claims, moves and cancellations, and knows the right fate of every
-// timer. Each step may be the last one of a timerd that dies.
+// holdModel plays random steps of holds, resumes, claims, moves, cancellations and guards, and knows the right fate of
+// every timer. Each step may be the last one of a timerd that dies.
 type holdModel struct {
 	*index
 	rt     *rapid.T
@@ -23,6 +25,8 @@ type holdModel struct {
 	open   map[string]bool // payloads of timers that neither fired nor were cancelled
 	of     map[string]string
 	ended  map[string]string // payload -> what became of it
+	guards map[string]policy.Guards
+	said   map[string]policy.Refusal // of the guards that have said no
 	lists  []*schedule.HoldList
 	found  []schedule.Which
 	places map[string]schedule.HeldAt
@@ -44,12 +48,23 @@ func (m *holdModel) set() {
 	before := m.do("HGET", keys.Single.Data(), key)
 	m.n++
 	payload := fmt.Sprintf("p%d", m.n)
-	due := m.rdb.FCall(m.t.Context(), "timer_set", []string{key}, payload, "PX", rapid.IntRange(1, 30).Draw(m.rt, "ms"))
+	args := []any{payload, "PX", rapid.IntRange(1, 30).Draw(m.rt, "ms")}
+	var guards policy.Guards
+	if guards.Unless = rapid.SampledFrom([]string{"", "", "g1", "g2"}).Draw(m.rt, "unless"); guards.Unless != "" {
+		args = append(args, "UNLESS", guards.Unless)
+	}
+	if guards.If = rapid.SampledFrom([]string{"", "", "", "g1"}).Draw(m.rt, "if"); guards.If != "" {
+		args = append(args, "IF", guards.If)
+	}
+	if guards == (policy.Guards{}) && strings.HasPrefix(key, "pay:") {
+		guards.Unless = "g2:t" // see TestRandomHolds
+	}
+	due := m.rdb.FCall(m.t.Context(), "timer_set", []string{key}, args...)
 	if due.Err() != nil {
 		m.rt.Fatal(due.Err())
 	}
 	if text, ok := before.(string); ok { // replaced, unless it was due already
-		was := text[1:]
+		_, was, _ := strings.Cut(text, ":")
 		kept := false
 		for _, record := range m.rdb.HVals(m.t.Context(), keys.Single.FiringData()).Val() {
 			kept = kept || record == text
@@ -59,7 +74,36 @@ func (m *holdModel) set() {
 			m.ended[was] = "replaced"
 		}
 	}
-	m.open[payload], m.of[payload] = true, key
+	m.open[payload], m.of[payload], m.guards[payload] = true, key, guards
+}
+
+// guard sets or removes the key of a guard.
+func (m *holdModel) guard() {
+	name := rapid.SampledFrom([]string{"g1", "g2", "g2:t"}).Draw(m.rt, "guard")
+	if m.do("DEL", name) == int64(0) {
+		m.do("SET", name, "")
+	}
+}
+
+// judge checks the answer of a firing's guards: a first claim's is by the keys of now, and a refusal is final.
+func (m *holdModel) judge(f *schedule.Firing) {
+	payload := string(f.Payload)
+	want, final := m.said[payload]
+	if guards := m.guards[payload]; !final && !f.MayBeStored {
+		switch {
+		case guards.Unless != "" && m.do("EXISTS", guards.Unless) == int64(1):
+			want = policy.Refusal{Guard: guards.Unless}
+		case guards.If != "" && m.do("EXISTS", guards.If) == int64(0):
+			want = policy.Refusal{Guard: guards.If, Missing: true}
+		}
+	}
+	if f.Refusal != want {
+		m.rt.Fatalf("%s %s, may be stored: %v, was claimed with %+v, want %+v", f.Ref, payload, f.MayBeStored,
+			f.Refusal, want)
+	}
+	if want != (policy.Refusal{}) {
+		m.said[payload] = want
+	}
 }
 
 func (m *holdModel) cancel() {
@@ -184,7 +228,8 @@ func (m *holdModel) claim() {
 	before.Now = schedule.MillisOf(c.At)
 	for _, f := range c.Firings {
 		payload := string(f.Payload)
-		if before.Covers(f.Key, math.MaxInt64) && !f.MayBeStored {
+		_, refused := m.said[payload]
+		if before.Covers(f.Key, math.MaxInt64) && !f.MayBeStored && !refused {
 			m.rt.Fatalf("%s %s was claimed under a hold: %+v", f.Ref, payload, before.Holds)
 		}
 		if !m.open[payload] {
@@ -193,13 +238,15 @@ func (m *holdModel) claim() {
 		if f.Due > schedule.MillisOf(c.At) {
 			m.rt.Fatalf("%s %s is early", f.Ref, payload)
 		}
+		m.judge(&f)
 	}
 	switch rapid.IntRange(0, 3).Draw(m.rt, "fate") {
 	case 0: // it dies
 	case 1:
 		given := schedule.Outcomes(schedule.OutcomeGivenBack, c.Firings...)
 		for i := range given {
-			given[i].MayBeStored = given[i].MayBeStored || rapid.Bool().Draw(m.rt, "stored")
+			refused := c.Firings[i].Refusal != policy.Refusal{}
+			given[i].MayBeStored = given[i].MayBeStored || !refused && rapid.Bool().Draw(m.rt, "stored")
 			given[i].Pause = time.Duration(rapid.IntRange(0, 10).Draw(m.rt, "pause")) * time.Millisecond
 		}
 		if err := m.Release(m.t.Context(), given); err != nil {
@@ -238,6 +285,7 @@ func (m *holdModel) end() {
 		}
 	}
 	m.index.release(m.list(), &schedule.Hold{Resume: &schedule.Resume{Kind: schedule.ResumeNow}}, &schedule.Draw{})
+	m.do("DEL", "g1", "g2", "g2:t")
 	for deadline := time.Now().Add(time.Minute); len(m.open) > 0; {
 		if time.Now().After(deadline) {
 			m.rt.Fatalf("%v are left, by %q", m.open, m.state())
@@ -252,28 +300,29 @@ func (m *holdModel) end() {
 	}
 }
 
-// Whatever is held, resumed, interrupted, repeated, moved and cancelled in whatever order: nothing is claimed under a
-// hold unless it
-// may have been published, each timer fires or is cancelled, and none does both.
+// Whatever is held, resumed, interrupted, repeated, moved, guarded and cancelled in whatever order: nothing is claimed
+// under a hold unless it may have been published, each timer fires, is stopped by its guard or cancelled, and none ends
+// twice.
 func TestRandomHolds(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
+	x.GuardBy(rules(t, "pay=unless g2:%type"))
 	rapid.Check(t, func(rt *rapid.T) {
 		x.do("FLUSHDB")
 		m := &holdModel{
 			index: x, rt: rt, open: map[string]bool{}, of: map[string]string{}, ended: map[string]string{},
-			places: map[string]schedule.HeldAt{},
+			places: map[string]schedule.HeldAt{}, guards: map[string]policy.Guards{}, said: map[string]policy.Refusal{},
 		}
 		m.list()
 		steps := map[string]func(){
 			"set": m.set, "cancel": m.cancel, "move": m.move, "hold": m.hold, "resume": m.resume, "release": m.release,
-			"claim": m.claim,
-			"wait":  func() { x.awaitClock(x.redisNow() + 10) },
+			"claim": m.claim, "guard": m.guard,
+			"wait": func() { x.awaitClock(x.redisNow() + 10) },
 		}
 		for range rapid.IntRange(10, 60).Draw(rt, "steps") {
 			steps[rapid.SampledFrom([]string{
 				"set", "set", "set", "cancel", "move", "move", "hold", "resume", "release", "release", "claim", "claim",
-				"claim", "wait",
+				"claim", "wait", "guard", "guard",
 			}).Draw(rt, "step")]()
 		}
 		m.end()

@@ -113,7 +113,7 @@ func TestHeldBeforeAnyClaim(t *testing.T) {
 	x.countsAre(0, 600, 0, 0)
 	x.hold("a")
 	x.countsAre(300, 300, 0, 0)
-	x.setDue(2000)
+	x.setDue(2000, "")
 	seen, err := query.CountTimers(t.Context(), x.Node)
 	if err != nil || seen.Unseen != 1600 || seen.Held+seen.Owed != 2600 || seen.OldestDue.IsZero() {
 		t.Errorf("%+v, %v; want 1600 of 2600 that are not known", seen, err)
@@ -165,7 +165,7 @@ func TestLookForWhatIsUnseen(t *testing.T) {
 	t.Run("behind a crowd", func(t *testing.T) {
 		t.Parallel()
 		x := newIndex(t)
-		x.setDue(1100)
+		x.setDue(1100, "")
 		parts, err := x.LookHeld(t.Context(), schedule.Millis(x.redisNow()), namespace(t, "app2"))
 		if err != nil || len(parts) != 1 || !parts[0].Unseen {
 			t.Errorf("%+v, %v; want that it is not known", parts, err)

@@ -26,7 +26,7 @@ type Exported struct {
 	// Unless and If are its own guards, percent-encoded as in events.
 	Unless string `json:"unless,omitempty"`
 	If     string `json:"if,omitempty"`
-	// Refused is the guard that has said no: unless or if. It will not fire.
+	// Refused is the guard that has said no: unless or if, and its key if it is of TIMERD_GUARD. It will not fire.
 	Refused string `json:"refused,omitempty"`
 	Origin  string `json:"origin,omitempty"` // due time and attempt of its first firing: "1763629200000.1"
 	// Replayed is when a dead letter was replayed as this timer, or as one before it.
@@ -105,11 +105,15 @@ func (r Record) Export(due Millis, beside bool, serial int64) Exported {
 		e.Late, e.DropLate = &ms, r.Late.Drop
 	}
 	e.Unless, e.If = keys.EncodeText(r.Guards.Unless), keys.EncodeText(r.Guards.If)
-	switch r.refused {
+	letter, rule, isByRules := strings.Cut(r.refused, byRules)
+	switch letter {
 	case optionUnless:
 		e.Refused = refusedUnless
 	case optionIf:
 		e.Refused = refusedIf
+	}
+	if e.Refused != "" && isByRules {
+		e.Refused += " " + keys.EncodeText(readGuard(rule))
 	}
 	if r.Origin != (Origin{}) {
 		e.Origin = r.Origin.String()
@@ -166,8 +170,8 @@ func (i Imported) Check() error {
 		return wrong("datastatus and a payload exclude each other")
 	case i.Late != nil && (*i.Late < 0 || *i.Late > policy.Longest.Milliseconds()), i.Late == nil && i.DropLate:
 		return wrong("late: want milliseconds from 0, for no limit, to %d", policy.Longest.Milliseconds())
-	case i.Refused != "" && (i.Refused != refusedUnless || i.Unless == "") && (i.Refused != refusedIf || i.If == ""):
-		return wrong("refused is %.40q: want unless or if, the guard that it has", i.Refused)
+	case i.Refused != "" && i.refusal() == "":
+		return wrong("refused is %.40q: want unless or if, the guard that it has, or with a key", i.Refused)
 	case i.Origin != "" && readOrigin(i.Origin).String() != i.Origin:
 		return wrong("origin is %.40q: want a due time in unix ms, a dot and an attempt", i.Origin)
 	case i.Replayed < 0 || i.Replayed > latest:
@@ -209,6 +213,25 @@ func (r *ExportedRepetition) check(wrong func(string, ...any) error) error {
 	return nil
 }
 
+// refusal returns the value of optionRefused, or "" if the timer has none or a wrong one.
+func (i Imported) refusal() string {
+	name, text, isByRules := strings.Cut(i.Refused, " ")
+	letter, own := optionUnless, i.Unless
+	if name == refusedIf {
+		letter, own = optionIf, i.If
+	}
+	switch key, err := keys.DecodeText(text); {
+	case name != refusedUnless && name != refusedIf, !isByRules && own == "":
+		return ""
+	case !isByRules:
+		return letter
+	case err != nil || policy.CheckGuard(key) != nil:
+		return ""
+	default:
+		return letter + byRules + escapeGuard(key)
+	}
+}
+
 // header returns the attempt, flags and options of the timer's record.
 func (i Imported) header() string {
 	var b strings.Builder
@@ -235,11 +258,8 @@ func (i Imported) header() string {
 	}
 	guards, _ := i.OwnGuards() // Check has parsed them
 	b.WriteString(guardOptions(guards))
-	switch i.Refused {
-	case refusedUnless:
-		b.WriteString(";" + optionRefused + "=" + optionUnless)
-	case refusedIf:
-		b.WriteString(";" + optionRefused + "=" + optionIf)
+	if refusal := i.refusal(); refusal != "" {
+		b.WriteString(";" + optionRefused + "=" + refusal)
 	}
 	b.WriteString(readOrigin(i.Origin).option() + replayedOption(Millis(i.Replayed)) + traceOptions(i.TraceParent,
 		i.TraceState))
@@ -269,9 +289,9 @@ const (
 )
 
 // Import sets timers as they were exported: with their own due times, past or not, they fire the same events. It
-// returns an result for each: nil, ErrThere, ErrTooManyRetries, ErrKeyRights or ErrExported, which change nothing, or
-// another error, after which the timer may be set. To set it again is safe: the result is ErrThere then, and for a
-// minute after it has fired. Payloads may have maxPayload bytes.
+// returns a result for each: nil, ErrThere, ErrTooManyRetries, ErrKeyRights, ErrGuardSlot or ErrExported, which change
+// nothing, or another error, after which the timer may be set. To set it again is safe: the result is ErrThere then,
+// and for a minute after it has fired. Payloads may have maxPayload bytes.
 func (s *Schedule) Import(ctx context.Context, timers []Imported, maxPayload int) []error {
 	results := make([]error, len(timers))
 	var steps []importStep
@@ -280,6 +300,10 @@ func (s *Schedule) Import(ctx context.Context, timers []Imported, maxPayload int
 		results[i] = t.Check()
 		if n := len(t.Payload); results[i] == nil && n > maxPayload {
 			results[i] = fmt.Errorf("%w: the payload has %d bytes, at most %d are allowed", ErrExported, n, maxPayload)
+		}
+		if results[i] == nil {
+			guards, _ := t.OwnGuards() // Check has parsed them
+			results[i] = s.checkSlots(t.Key.String(), guards)
 		}
 		if results[i] != nil {
 			continue

@@ -37,6 +37,7 @@ type index struct {
 	old  bool             // whether hints are of long ago
 
 	damaged bool // the test has overwritten the index, or taken rights
+	seeded  bool // the test has written timers into the index by itself, or removed some
 }
 
 func newIndex(t testing.TB, opts ...devserver.RedisOption) *index {
@@ -68,6 +69,7 @@ func newIndexFor(t testing.TB, timerd, tests *redis.Client, maxPayload int) *ind
 	n.HearSince(0)
 	x := &index{Schedule: s, Node: n, t: t, rdb: tests, dues: map[string]int64{}}
 	t.Cleanup(x.isWhole)
+	t.Cleanup(x.isAccounted)
 	return x
 }
 
@@ -77,6 +79,16 @@ func (x *index) isWhole() {
 	found, err := x.ScanDue(context.Background(), schedule.Forever, time.Minute)
 	if err == nil && len(found.Torn) > 0 && !x.damaged {
 		x.t.Errorf("half of %d timers is missing", found.Torn[0].Missing)
+	}
+}
+
+// isAccounted checks that the account has no difference: no step may forget its count.
+func (x *index) isAccounted() {
+	ctx := context.Background()
+	begun := x.rdb.ZAddNX(ctx, keys.Single.Account(), redis.Z{Member: "o"}).Err() // as if at the start, with nothing
+	a, err := x.Account(ctx)
+	if begun == nil && err == nil && a.Difference != 0 && !x.seeded && !x.damaged {
+		x.t.Errorf("the account differs: %+v", a)
 	}
 }
 
@@ -190,6 +202,16 @@ func (x *index) heard() time.Time {
 		return time.Time{}
 	}
 	return time.Now()
+}
+
+// adopts sets k with a TTL, in ms, until its timer was taken in before it ran out.
+func (x *index) adopts(ttl int) {
+	x.t.Helper()
+	testenv.Eventually(x.t, time.Minute, func() bool {
+		x.do("SET", k, "p", "PX", ttl)
+		x.observe(touched(k))
+		return x.do("ZSCORE", keys.Single.Due(), k) != nil
+	}, "the timer to be taken in")
 }
 
 // claimFor claims once, under a lease.

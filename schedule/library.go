@@ -99,7 +99,7 @@ func (n *Node) load(ctx context.Context) (was int, err error) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.limit = was
+	n.limit, n.libraryCounts = was, true
 	return was, nil
 }
 
@@ -132,6 +132,7 @@ func (n *Node) EnsureLibrary(ctx context.Context) (loaded bool, limit int, err e
 	}
 	limit = limitOf(found)
 	n.mu.Lock()
+	n.libraryCounts = isCounting(found)
 	news := limit != 0 && n.limit != 0 && limit != n.limit
 	if limit != 0 {
 		n.limit = limit
@@ -257,7 +258,7 @@ func (n *Node) loadLibrary(ctx context.Context) error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.limit = current.maxPayload
+	n.limit, n.libraryCounts = current.maxPayload, true
 	return nil
 }
 

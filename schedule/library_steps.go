@@ -143,7 +143,8 @@ func (n *Node) unusedSteps(ctx context.Context, names []string) (unused []string
 
 // aboutSteps is a timerd's statement in its heartbeats besides Self.
 type aboutSteps struct {
-	Steps string `json:"steps,omitempty"` // the name of its library of steps
+	Steps  string `json:"steps,omitempty"`      // the name of its library of steps
+	Counts bool   `json:"in_account,omitempty"` // its steps count in the account
 }
 
 // HasSteps reports whether the server has the library of the steps of this version and payload limit.

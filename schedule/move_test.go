@@ -240,7 +240,10 @@ func TestMoveOfWhatHasChanged(t *testing.T) {
 		{"extended", func(x *index) { x.do("PEXPIRE", k, 70000); x.observe(touched(k)) }, schedule.MoveChanged},
 		{"extended, unheard", func(x *index) { x.do("PEXPIRE", k, 70000) }, schedule.MoveChanged},
 		{"set without a TTL, unheard", func(x *index) { x.do("SET", k, "v") }, schedule.MoveChanged},
-		{"forgotten", func(x *index) { x.do("DEL", keys.Single.Due(), keys.Single.Data()) }, schedule.MoveChanged},
+		{"forgotten", func(x *index) {
+			x.seeded = true
+			x.do("DEL", keys.Single.Due(), keys.Single.Data())
+		}, schedule.MoveChanged},
 		// not its time
 		{"due", func(x *index) { x.do("DEL", k); x.do("ZADD", keys.Single.Due(), "XX", 1, k) }, schedule.MoveChanged},
 		{"fired", func(x *index) {

@@ -9,13 +9,17 @@ import (
 // OutcomeKind is the kind of a decision on a claimed firing.
 type OutcomeKind int
 
-// The kinds. Settle takes the first two, Release the others.
+// The kinds. Settle takes the first four, Release the others.
 const (
-	OutcomeFired     OutcomeKind = iota // NATS has the event
-	OutcomeUnfired                      // no event was published: the firing is a dead letter, or was dropped
-	OutcomeGivenBack                    // any timerd may claim the firing again
+	OutcomeFired   OutcomeKind = iota // NATS has the event
+	OutcomeDead                       // it is a dead letter; MayBeStored: its event may be stored
+	OutcomeGuarded                    // its guard has said no
+	OutcomeUnfired                    // it was dropped without an event
+	// any timerd may claim the firing again
+	OutcomeGivenBack
 	// any timerd may claim the firing again, but NATS refuses its subject: it is listed as parked until it is settled
 	OutcomeRefused
+	OutcomeUnread // likewise, but timerd may not read its guard
 )
 
 // Outcome is the decision on a claimed firing. [Firing.Outcome] makes one.
@@ -25,7 +29,7 @@ type Outcome struct {
 	// Pause is the time before the next claim of a firing that is given back.
 	Pause time.Duration
 	// MayBeStored reports whether this claim or an earlier one may have published the event of a firing that is given
-	// back.
+	// back or a dead letter.
 	MayBeStored bool
 
 	firing Firing // without its payload
@@ -53,5 +57,27 @@ func (o *Outcome) Partition() keys.Partition { return o.firing.Partition }
 
 // Bytes returns the size of the firing's payload.
 func (o *Outcome) Bytes() int { return o.bytes }
+
+// isUnfired reports whether no event of a settled firing can be stored.
+func (o *Outcome) isUnfired() bool {
+	return o.Kind != OutcomeFired && (o.Kind != OutcomeDead || !o.MayBeStored)
+}
+
+// accountKind returns the account's kind of a settled firing.
+func (o *Outcome) accountKind() AccountKind {
+	switch {
+	case o.Kind == OutcomeFired:
+		return AccountFired
+	case o.Kind == OutcomeDead && o.MayBeStored:
+		return AccountUnsure
+	case o.Kind == OutcomeDead:
+		return AccountDead
+	case o.Kind == OutcomeGuarded:
+		return AccountGuarded
+	case isToPlan(o.firing): // it has no occurrence
+		return AccountSkipped
+	}
+	return AccountDropped
+}
 
 func (o *Outcome) repeats() bool { return o.firing.Occurrence.Repeats() }

@@ -134,6 +134,7 @@ func newRefusals(t *testing.T, wanted func(how string) bool) *refusals {
 	t.Helper()
 	server := testenv.Redis(t, devserver.Directive("appendonly", "no"))
 	x := newIndexFor(t, server.Client(), server.Client(), 30_000)
+	x.seeded = true
 	r := &refusals{index: x, users: map[string]*redis.Client{}}
 	rights, lacking := producer(t)
 	for how, lack := range lacking {

@@ -56,7 +56,7 @@ func (s *Schedule) arming(o *Outcome) (int64, cron.Step) {
 // next returns the number of the occurrence after the firing.
 func (o *Outcome) next() int64 {
 	current := o.firing.Occurrence
-	if current.toPlan || o.Kind == OutcomeUnfired {
+	if current.toPlan || o.isUnfired() {
 		return current.Number
 	}
 	return current.Number + 1
@@ -95,9 +95,10 @@ func (s *Schedule) settleRepeating(ctx context.Context, outcomes []Outcome) Part
 	args := func(i int) []any {
 		o := &outcomes[i]
 		dues[i], steps[i] = s.arming(o)
-		return []any{o.Ref, dues[i], o.next(), o.firing.Occurrence.repetition.serial, steps[i].Skipped}
+		return []any{o.Ref, dues[i], o.next(), o.firing.Occurrence.repetition.serial, steps[i].Skipped,
+			string(o.accountKind())}
 	}
-	return s.onEach(ctx, s.step("settle_repeat"), outcomes, batch{repeatPerCall, repeatBytesPerCall}, args,
+	return s.onEach(ctx, s.step("settle_repeat"), outcomes, batch{repeatPerCall, repeatBytesPerCall, nil}, args,
 		func(reply *redis.Cmd, members []int) error {
 			done, err := ReadReply(reply, len(members), 0)
 			for j, m := range members {

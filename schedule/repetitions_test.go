@@ -131,6 +131,7 @@ func TestRepetitionAmongManyFirings(t *testing.T) {
 func TestRepetitionAmongLargeFirings(t *testing.T) {
 	t.Parallel()
 	x := newLargeIndex(t)
+	x.seeded = true
 	x.hold("*")
 	x.awaitClock(x.repeats("p", "EVERY", 60_000, "FROM", x.redisNow()+100))
 	x.claims()

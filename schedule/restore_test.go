@@ -224,6 +224,7 @@ func TestRestoringLargeRecordsTakesFewCalls(t *testing.T) {
 	t.Parallel()
 	rdb := testenv.Redis(t).Client()
 	x := newIndexFor(t, rdb, rdb, 1000)
+	x.seeded = true
 	const n = 3000
 	records := []any{"HSET", keys.Single.Data(), ":l:", ""}
 	for i := range n {

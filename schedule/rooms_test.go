@@ -155,8 +155,8 @@ func TestStepsBeginTheirCalls(t *testing.T) {
 }
 
 // A library's variables outlive a call. So index.begin makes all state of a call anew, in run, and no function sets
-// anything else outside itself. Only noted.lua keeps state of its own, and library.lua sets Redis's globals, which
-// stay.
+// anything else outside itself. Only noted.lua keeps state of its own, guards.lua keeps the rules of the last claim for
+// the next one, which names its own, and library.lua sets Redis's globals, which stay.
 func TestNothingButRunOutlivesACall(t *testing.T) {
 	t.Parallel()
 	for name, f := range luaFiles(t) {
@@ -164,6 +164,9 @@ func TestNothingButRunOutlivesACall(t *testing.T) {
 			continue
 		}
 		for _, use := range f.outlives {
+			if name == "lua/lib/guards.lua" && strings.HasPrefix(use.name, "rules") {
+				continue
+			}
 			if !strings.HasPrefix(use.name, "run.") && (use.name != "run" || name != "lua/lib/index.lua") {
 				t.Errorf("%s: a function sets %v, which outlives it", name, use)
 			}
@@ -208,8 +211,9 @@ func TestCallsHaveTheirRooms(t *testing.T) {
 		// these two move timers
 		"the index": {write + `(due|firing|data|firingdata)\b'?, [^']*($|'[^:])`,
 			[]string{"lib/index", "lib/batch", "lib/quick"}},
-		"beside": {write + `(beside|aside)'`, []string{"lib/beside"}},
-		"owed":   {write + `owed'`, []string{"lib/owing"}},
+		"beside":     {write + `(beside|aside)'`, []string{"lib/beside"}},
+		"owed":       {write + `owed'`, []string{"lib/owing"}},
+		"an account": {write + `account'`, []string{"lib/account", "steps/account_begin"}},
 	} {
 		pattern := regexp.MustCompile(room.pattern)
 		for name := range luaFiles(t) {

@@ -13,13 +13,15 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// ParkedCounts are the numbers of parked timers: timerd may not read the key, or NATS does not take the subject.
-type ParkedCounts struct{ Rights, Refused int64 }
+// ParkedCounts are the numbers of parked timers: timerd may not read the key, NATS does not take the subject, or timerd
+// may not read the guard.
+type ParkedCounts struct{ Rights, Refused, Guard int64 }
 
 // Add adds other to c.
 func (c *ParkedCounts) Add(other ParkedCounts) {
 	c.Rights += other.Rights
 	c.Refused += other.Refused
+	c.Guard += other.Guard
 }
 
 // DueScan is the result of a scan for due timers.
@@ -58,16 +60,16 @@ func (ix *Index) ScanMaster(ctx context.Context, m Master, within, lease time.Du
 	}
 	args := []any{horizon, lease.Milliseconds()}
 	err := m.RunOver(ctx, ix.step("scan_due"), Chunk, args, func(cmd *redis.Cmd) error {
-		reply, err := ReadReply(cmd, 6, 3)
+		reply, err := ReadReply(cmd, 7, 3)
 		if err != nil {
 			return err
 		}
 		found.at = Millis(reply.Int(0))
 		found.Pending += reply.Int(1)
 		found.Firing += reply.Int(2)
-		found.Parked.Add(ParkedCounts{Rights: reply.Int(3), Refused: reply.Int(4)})
-		found.Held += reply.Int(5)
-		found.addHeads(reply[6:])
+		found.Parked.Add(ParkedCounts{Rights: reply.Int(3), Refused: reply.Int(4), Guard: reply.Int(5)})
+		found.Held += reply.Int(6)
+		found.addHeads(reply[7:])
 		return nil
 	})
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/cron"
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -41,6 +42,7 @@ type Schedule struct {
 
 	*Index
 	specs   cron.Specs
+	guards  string       // see GuardBy
 	holding atomic.Int64 // the generation of the list of holds, as it was read last; 0 if nothing is held
 
 	asking sync.Mutex // of Nodes
@@ -70,6 +72,10 @@ func New(rdb redis.UniversalClient, maxPayload int) *Schedule {
 	return &Schedule{Index: newIndex(rdb, maxPayload), Agenda: noAgenda{}}
 }
 
+// GuardBy gives timers without guards of their own those of the first rule that matches: claims go by it. Call it
+// before use. Default: no rules.
+func (s *Schedule) GuardBy(rules policy.Rules[policy.GuardRule]) { s.guards = guardRules(rules) }
+
 // Node is the part of the schedule on one Redis server: the only partition of a single Redis, or in a cluster the
 // partitions of a master's slots. It knows the server's clock, and since when all keyspace events of its partitions are
 // heard. Its methods may be called concurrently.
@@ -96,6 +102,8 @@ type Node struct {
 	named      time.Time // when the database was named last
 	limit      int       // payload limit of the function library when it was looked at last, in bytes; 0 before
 	unloaded   bool      // Load could not ask this server, or that was out of memory
+	// libraryCounts: the function library counts in the account.
+	libraryCounts bool
 
 	stepsRefused time.Time            // when the server refused the library of steps last
 	unusedSince  map[string]time.Time // since when libraries of steps were found without a user

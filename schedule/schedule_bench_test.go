@@ -29,15 +29,18 @@ func eachBatch(b *testing.B, run func(b *testing.B, x *index, n int)) {
 	}
 }
 
-// setDue sets n timers with 200-byte payloads and returns once they are due.
-func (x *index) setDue(n int) {
+// setDue sets n timers with 200-byte payloads, and with a guard each if guard is not "", and returns once they are due.
+func (x *index) setDue(n int, guard string) {
 	x.t.Helper()
 	payload := strings.Repeat("x", 200)
 	var last *redis.Cmd
 	if _, err := x.rdb.Pipelined(x.t.Context(), func(pipe redis.Pipeliner) error {
 		for i := range n {
-			last = pipe.Do(x.t.Context(), "FCALL", "timer_set", 1, fmt.Sprintf("app1:trans:notice:%d", i), payload,
-				"PX", 1)
+			call := []any{"FCALL", "timer_set", 1, fmt.Sprintf("app1:trans:notice:%d", i), payload, "PX", 1}
+			if guard != "" {
+				call = append(call, "UNLESS", fmt.Sprintf("%s:%d", guard, i))
+			}
+			last = pipe.Do(x.t.Context(), call...)
 		}
 		return nil
 	}); err != nil {
@@ -61,27 +64,53 @@ func (x *index) take(n int) []schedule.Firing {
 }
 
 func BenchmarkClaim(b *testing.B) {
-	eachBatch(b, func(b *testing.B, x *index, n int) {
-		defer x.reportRedis(b, "fcall")()
-		for b.Loop() {
-			b.StopTimer()
-			x.setDue(n)
-			b.StartTimer()
-			firings := x.take(n)
-			b.StopTimer()
-			if err := x.Settle(b.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
-				b.Fatal(err)
-			}
-			b.StartTimer()
+	eachBatch(b, func(b *testing.B, x *index, n int) { x.claimEach(b, n, "") })
+}
+
+// claimEach claims n timers, with a guard each if guard is not "", in each round of a benchmark.
+func (x *index) claimEach(b *testing.B, n int, guard string) {
+	b.Helper()
+	spent := 0.0 // by Redis, in µs
+	for b.Loop() {
+		b.StopTimer()
+		x.setDue(n, guard)
+		before := x.usec("fcall")
+		b.StartTimer()
+		firings := x.take(n)
+		b.StopTimer()
+		spent += x.usec("fcall") - before
+		if err := x.Settle(b.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
+			b.Fatal(err)
 		}
-	})
+		b.StartTimer()
+	}
+	b.ReportMetric(spent/float64(b.N*n), "redis-µs/timer")
+}
+
+// BenchmarkClaimGuarded claims timers without guards, with their own, and with those of a rule. Every second guard says
+// no.
+func BenchmarkClaimGuarded(b *testing.B) {
+	for _, c := range []struct{ name, rules, guard string }{
+		{"none", "", ""}, {"others", "shop:order=unless paid:%id", ""}, {"own", "", "paid"},
+		{"rule", "app1:trans=unless paid:%id", ""},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			eachBatch(b, func(b *testing.B, x *index, n int) {
+				x.GuardBy(rules(b, c.rules))
+				for i := 0; i < n; i += 2 {
+					x.do("SET", fmt.Sprintf("paid:%d", i), "")
+				}
+				x.claimEach(b, n, c.guard)
+			})
+		})
+	}
 }
 
 func BenchmarkSettle(b *testing.B) {
 	eachBatch(b, func(b *testing.B, x *index, n int) {
 		for b.Loop() {
 			b.StopTimer()
-			x.setDue(n)
+			x.setDue(n, "")
 			firings := x.take(n)
 			b.StartTimer()
 			if err := x.Settle(b.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
@@ -106,13 +135,6 @@ func BenchmarkObserve(b *testing.B) {
 			}
 		}
 	})
-}
-
-// reportRedis reports, when the function that it returns is called, how long Redis took for a command since, for each
-// round of the benchmark.
-func (x *index) reportRedis(b *testing.B, command string) func() {
-	before := x.usec(command)
-	return func() { b.ReportMetric((x.usec(command)-before)/float64(b.N), "redis-µs/op") }
 }
 
 // usec returns for how many µs Redis has executed a command so far.

@@ -197,6 +197,7 @@ func declared(line string) constant {
 //	LATEST               the latest due time, in unix ms
 //	WAKE, WAKE_WITHIN    the channel of the wake messages, and how far off a timer may be to be announced, in ms
 //	MAX_PAYLOAD, LIMIT   the payload limit in bytes, and the text that says so in the list of functions
+//	COUNTS               the text there of a library that counts in the account
 //	HELD, HELD_TEXT      the score in firing of a held timer, less its due time
 //	FREED, PAUSED, PERHAPS  the fractions of scores (lib/scores.lua)
 //	CLAIMED, NEXT        the beginnings of the messages about claimed timers, and about next due times
@@ -210,6 +211,7 @@ func constants(maxPayload int, wakeWithin int64) []constant {
 		declared(fmt.Sprintf("local LATEST = %d\n", Latest)),
 		declared(fmt.Sprintf("local WAKE, WAKE_WITHIN = '%s', %d\n", keys.WakeChannel, wakeWithin)),
 		declared(fmt.Sprintf("local MAX_PAYLOAD, LIMIT = %d, '%s'\n", maxPayload, fmt.Sprintf(limitText, maxPayload))),
+		declared(fmt.Sprintf("local COUNTS = '%s'\n", countsText)),
 		declared(fmt.Sprintf("local HELD, HELD_TEXT, FREED, PAUSED, PERHAPS = %d, '%[1]d', %g, %g, %g\n", heldScore,
 			partFreed, partPaused, partPerhaps)),
 		declared(fmt.Sprintf("local TAG_LETTERS, TAG_FIRST, TAG_BASE, TAG_BITS = %d, %d, %d, {%s}\n",

@@ -190,6 +190,7 @@ func TestPausesOfARightClockAreNotLookedAt(t *testing.T) {
 	t.Parallel()
 	rdb := testenv.Redis(t).Client()
 	x := newIndexFor(t, rdb, rdb, 1000)
+	x.seeded = true
 	const parked = 1000
 	scores, records := []any{"ZADD", keys.Single.Firing()}, []any{"HSET", keys.Single.FiringData()}
 	for i := range parked {

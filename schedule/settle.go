@@ -24,8 +24,10 @@ func (s *Schedule) Settle(ctx context.Context, outcomes []Outcome) error {
 	if s.cluster {
 		single, failed = s.settleTogether(ctx, single)
 	}
-	failed.add(s.onEach(ctx, s.step("settle"), single, batch{perCall, math.MaxInt},
-		func(i int) []any { return []any{single[i].Ref} }, isDone))
+	for kind, some := range byKind(single) {
+		failed.add(s.onEach(ctx, s.step("settle"), some, batch{perCall, math.MaxInt, []any{kind}},
+			func(i int) []any { return []any{some[i].Ref} }, isDone))
+	}
 	if len(repeating) > 0 {
 		failed.add(s.settleRepeating(ctx, repeating))
 	}
@@ -76,42 +78,67 @@ func (s *Schedule) settleOn(ctx context.Context, server *redis.Client, outcomes 
 	if server == nil {
 		return outcomes, nil
 	}
-	var partitions []keys.Partition
-	parts := map[keys.Partition][]Outcome{}
+	type part struct {
+		partition keys.Partition
+		kind      AccountKind
+	}
+	var places []part
+	parts := map[part][]Outcome{}
 	for _, o := range outcomes {
-		p := o.Partition()
+		p := part{o.Partition(), o.accountKind()}
 		if parts[p] == nil {
-			partitions = append(partitions, p)
+			places = append(places, p)
 		}
 		parts[p] = append(parts[p], o)
 	}
-	args := make([]any, 0, 2*len(partitions)+len(outcomes))
-	for _, p := range partitions {
-		args = append(args, p.Prefix(), len(parts[p]))
+	args := make([]any, 0, 3*len(places)+len(outcomes))
+	for _, p := range places {
+		args = append(args, p.partition.Prefix(), string(p.kind), len(parts[p]))
 		for _, o := range parts[p] {
 			args = append(args, o.Ref)
 		}
 	}
 	away, err := s.step("settle").Run(ctx, server, nil, args...).Int64Slice()
 	for _, place := range away {
-		refused = append(refused, parts[partitions[place-1]]...)
+		refused = append(refused, parts[places[place-1]]...)
 	}
 	return refused, err
+}
+
+// byKind sorts outcomes by their kinds of the account: one, nearly always.
+func byKind(outcomes []Outcome) map[string][]Outcome {
+	all := map[string][]Outcome{}
+	for i := range outcomes {
+		kind := string(outcomes[i].accountKind())
+		all[kind] = append(all[kind], outcomes[i])
+	}
+	return all
 }
 
 // Release gives claims back, so that any timerd may claim them, at once or after the Pause of each. The next claim
 // learns which events may be stored. Claims that another timerd has taken meanwhile are left alone. It is safe to
 // repeat. Its errors are Settle's.
 func (s *Schedule) Release(ctx context.Context, outcomes []Outcome) error {
-	failed := s.onEach(ctx, s.step("release"), outcomes, batch{perCall, math.MaxInt}, func(i int) []any {
+	failed := s.onEach(ctx, s.step("release"), outcomes, batch{perCall, math.MaxInt, nil}, func(i int) []any {
 		o := &outcomes[i]
-		return []any{o.Ref, int64(o.firing.leaseEnd()), o.Pause.Milliseconds(), o.MayBeStored, o.Kind == OutcomeRefused,
+		return []any{o.Ref, int64(o.firing.leaseEnd()), o.Pause.Milliseconds(), o.MayBeStored, listed(o.Kind),
 			o.firing.freed}
 	}, isDone)
 	if err := failed.of(len(outcomes)); err != nil {
 		return fmt.Errorf("schedule: release %d firings: %w", len(outcomes), err)
 	}
 	return nil
+}
+
+// listed returns release's number for the reason why a firing is parked; 0 if it is not.
+func listed(kind OutcomeKind) int {
+	if kind == OutcomeUnread {
+		return 2
+	}
+	if kind == OutcomeRefused {
+		return 1
+	}
+	return 0
 }
 
 // perCall bounds the firings that one call settles or gives back: Lua cannot pass thousands to one command, and Redis

@@ -229,7 +229,7 @@ func TestManyAreGivenBack(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
 	const n = 4200
-	x.setDue(n)
+	x.setDue(n, "")
 	var firings []schedule.Firing
 	for len(firings) < n {
 		firings = append(firings, x.claimFor(lease).Firings...)

@@ -131,6 +131,7 @@ func oddities() map[string]func(x *index, key string, due int64) {
 // takeRef has a firing that somebody holds have the ref of a timer's.
 func (x *index) takeRef(key string, due int64) (ref string) {
 	ref = fmt.Sprintf("%d::%s", due, key)
+	x.seeded = true
 	x.do("ZADD", keys.Single.Firing(), x.redisNow()+60_000, ref)
 	x.do("HSET", keys.Single.FiringData(), ref, ":taken")
 	return ref

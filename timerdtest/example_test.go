@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"time"
 
 	"github.com/timerd-io/timerd/client"
@@ -44,7 +46,7 @@ func Example_callback() {
 		t.Fatal(err)
 	}
 	for _, e := range srv.Advance(t, 72*time.Hour) {
-		fmt.Println(e.Attempt, e.Due.Sub(paid).Round(15*time.Second))
+		fmt.Println(e.Attempt, e.Due.Sub(paid).Truncate(15*time.Second))
 	}
 	// Output:
 	// 1 0s
@@ -54,6 +56,62 @@ func Example_callback() {
 	// 5 4m0s
 	// 6 14m0s
 	// 7 34m0s
+}
+
+// A merchant's server that is down for half an hour gets its callback with the seventh call.
+func Example_webhook() {
+	defer t.end()
+	srv := timerdtest.Start(t, timerdtest.Options{Retry: "pay=wechatpay", Deliver: `
+endpoints:
+- match: pay:callback
+  url: '{data.notify_url}'
+  ports: any
+  allow_private: [127.0.0.0/8]
+`})
+	paid := srv.Now()
+	merchant := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		passed := srv.Now().Sub(paid)
+		fmt.Println("called after", passed.Truncate(15*time.Second))
+		if passed < 30*time.Minute {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	defer merchant.Close()
+
+	data := fmt.Appendf(nil, `{"order":42,"notify_url":%q}`, merchant.URL)
+	if _, err := srv.Timers().Set(t.Context(), "pay:callback:notify:42", data, client.After(time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	srv.Advance(t, 72*time.Hour)
+	// Output:
+	// called after 0s
+	// called after 15s
+	// called after 30s
+	// called after 1m0s
+	// called after 4m0s
+	// called after 14m0s
+	// called after 34m0s
+}
+
+// An order that is paid is not cancelled, though nobody cancels its timer: the timer looks for the payment.
+func Example_guard() {
+	defer t.end()
+	srv := timerdtest.New(t)
+	for _, id := range []string{"41", "42"} {
+		_, err := srv.Timers().Set(t.Context(), "shop:order:timeout:"+id, nil, client.After(30*time.Minute),
+			client.Unless("shop:order:paid:"+id))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := srv.Redis().Set(t.Context(), "shop:order:paid:42", "yes", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range srv.Advance(t, time.Hour) {
+		fmt.Println("cancelled:", e.Key.ID)
+	}
+	// Output:
+	// cancelled: 41
 }
 
 // A daily report at half past two, over the night in which Berlin's clocks go from two to three.

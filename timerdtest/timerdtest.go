@@ -24,6 +24,7 @@ import (
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
+	"github.com/timerd-io/timerd/internal/deliver"
 	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/standalone"
 	"github.com/timerd-io/timerd/internal/travel"
@@ -38,11 +39,15 @@ const startWithin = 30 * time.Second
 type Options struct {
 	Retry string // as TIMERD_RETRY: "pay=wechatpay; *=exp(10s,2,1h,12)"
 	Late  string // as TIMERD_LATE: "shop:otp=30s drop"
+	Guard string // as TIMERD_GUARD: "shop:order:timeout=unless shop:order:paid:%id"
+	// Deliver is the text of a file of endpoints, as timerd deliver --config reads it: their webhooks are called.
+	// Endpoints of this machine need allow_private: [127.0.0.0/8]. Each Advance waits for the answers.
+	Deliver string
 	// Wait bounds the wait of an advance for rest at one due time. Default: a minute, for machines that are busy.
 	Wait time.Duration
 }
 
-// Server is a timerd with its servers. Its methods are for one goroutine at a time.
+// Server is a timerd with its servers. Its methods are for one goroutine at a time, except Now.
 type Server struct {
 	options Options
 	running *running
@@ -79,7 +84,26 @@ func Start(t testing.TB, o Options) *Server {
 			t.Errorf("timerdtest: %v", err)
 		}
 	})
+	if o.Deliver != "" {
+		s.deliver(t)
+	}
 	return s
+}
+
+// deliver calls webhooks until t ends.
+func (s *Server) deliver(t testing.TB) {
+	t.Helper()
+	endpoints, faults := deliver.Parse([]byte(s.options.Deliver), config.Variable)
+	if len(faults) > 0 {
+		t.Fatalf("timerdtest: Options.Deliver: %v", faults)
+	}
+	webhooks := standalone.Webhooks{
+		Load:    func() (*deliver.Config, error) { return endpoints, nil },
+		Version: "test", Logger: slog.New(slog.DiscardHandler),
+	}
+	s.consumes(t, keys.DeliverConsumer(endpoints.Group), func(ctx context.Context) error {
+		return s.running.in.Deliver(ctx, webhooks)
+	})
 }
 
 // Redis returns a client of the Redis.
@@ -91,7 +115,7 @@ func (s *Server) JetStream() jetstream.JetStream { return s.running.js }
 // Timers returns the client that sets timers.
 func (s *Server) Timers() *client.Timers { return client.New(s.running.rdb) }
 
-// Now returns the virtual time. It panics if the Redis is gone.
+// Now returns the virtual time. It panics if the Redis is gone. Any goroutine may call it, such as a handler's.
 func (s *Server) Now() time.Time {
 	now, err := s.clock.Now(context.Background())
 	if err != nil {
@@ -124,9 +148,15 @@ func (s *Server) Consume(t testing.TB, namespace string, handler client.Handler)
 	c := client.NewConsumer(s.running.js)
 	s.consumers++
 	c.Durable, c.Logger = fmt.Sprintf("timerdtest-%d", s.consumers), slog.New(slog.DiscardHandler)
+	s.consumes(t, c.Durable, func(ctx context.Context) error { return c.Consume(ctx, namespace, handler) })
+}
+
+// consumes runs a consumer until t ends, and waits until it asks for events.
+func (s *Server) consumes(t testing.TB, durable string, run func(context.Context) error) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
-	go func() { ended <- c.Consume(ctx, namespace, handler) }()
+	go func() { ended <- run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
@@ -140,14 +170,10 @@ func (s *Server) Consume(t testing.TB, namespace string, handler client.Handler)
 			return devserver.Permanent(fmt.Errorf("it has ended: %w", err))
 		default:
 		}
-		is, err := s.running.js.Consumer(ctx, keys.DefaultStream, c.Durable)
-		if err == nil && is.CachedInfo().NumWaiting == 0 {
-			err = errors.New("it asks for no events")
-		}
-		return err
+		return travel.Asks(ctx, s.running.js, keys.DefaultStream, durable)
 	})
 	if err != nil {
-		t.Fatalf("timerdtest: consume %s: %v", namespace, err)
+		t.Fatalf("timerdtest: consumer %s: %v", durable, err)
 	}
 }
 
@@ -198,7 +224,7 @@ var idle pool //nolint:gochecknoglobals // as the tests of a package are
 func (p *pool) take(ctx context.Context, o Options) (*running, error) {
 	p.mu.Lock()
 	for i, r := range p.all {
-		if r.options.Retry == o.Retry && r.options.Late == o.Late {
+		if r.options.Retry == o.Retry && r.options.Late == o.Late && r.options.Guard == o.Guard {
 			p.all = append(p.all[:i], p.all[i+1:]...)
 			p.mu.Unlock()
 			err := r.flush(ctx)
@@ -233,7 +259,7 @@ func (p *pool) close() error {
 
 // start starts a timerd and waits until it works.
 func start(ctx context.Context, o Options) (r *running, err error) {
-	given := &config.Given{Retry: o.Retry, Late: o.Late}
+	given := &config.Given{Retry: o.Retry, Late: o.Late, Guard: o.Guard}
 	in, err := standalone.Open(ctx, standalone.Options{Virtual: true, Given: given})
 	if err != nil {
 		return nil, err
@@ -286,8 +312,12 @@ func (r *running) close() error {
 // flush deletes all timers, events and consumers. The clock stays where it is.
 func (r *running) flush(ctx context.Context) error {
 	names := r.in.Config.NATS.Streams.Names
-	for _, name := range []string{names.FiredStream(), names.RetryStream(), names.DeadStream()} {
+	for _, name := range []string{names.FiredStream(), names.RetryStream(), names.DeadStream(),
+		names.DeliveryStream()} {
 		stream, err := r.js.Stream(ctx, name)
+		if name == names.DeliveryStream() && errors.Is(err, jetstream.ErrStreamNotFound) {
+			continue // no test had webhooks
+		}
 		if err != nil {
 			return fmt.Errorf("stream %s: %w", name, err)
 		}

@@ -90,6 +90,7 @@ func record(ctx context.Context, c config, w *history.Writer) (err error) {
 			"TIMERD_NAMESPACES":     strings.Join(history.Namespaces(), ","),
 			"TIMERD_RETRY":          producers.Policies(),
 			"TIMERD_LATE":           producers.Limits(),
+			"TIMERD_GUARD":          history.GuardRule(),
 			"TIMERD_LEASE":          nemesis.Lease.String(),
 			"TIMERD_SWEEP_INTERVAL": sweep.String(),
 		},
@@ -102,13 +103,14 @@ func record(ctx context.Context, c config, w *history.Writer) (err error) {
 	if err != nil {
 		return err
 	}
+	account := s.Account(ctx)
 	if err := readStreams(ctx, s.NATS.URL(), c.messages, w); err != nil {
 		return err
 	}
 	if err := complaints(c.dir); err != nil {
 		return err
 	}
-	w.Write(history.Record{End: &history.End{At: time.Now().UnixMilli(), Drained: drained}})
+	w.Write(history.Record{End: &history.End{At: time.Now().UnixMilli(), Drained: drained, Account: account}})
 	return nil
 }
 

@@ -68,6 +68,7 @@ func TestCancelAllIsInterrupted(t *testing.T) {
 	const n = 20_000
 	setFar(t, rdb, "shop", n, time.Hour)
 	slow := testenv.NewProxy(t, server.Addr())
+	slow.Delay(20 * time.Millisecond) // so that it is far from its end once it was seen to cancel
 	t.Setenv("TIMERD_REDIS_URL", "redis://"+slow.Addr()+"/0")
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -79,7 +80,6 @@ func TestCancelAllIsInterrupted(t *testing.T) {
 	}()
 	// setFar has called it, too
 	testenv.Eventually(t, patience, func() bool { return calls(t, rdb, "fcall") > n }, "timers to be cancelled")
-	slow.Delay(20 * time.Millisecond)
 	cancel()
 	code := <-ended
 	var done int

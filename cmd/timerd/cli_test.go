@@ -323,6 +323,54 @@ func TestSetGetCancelLs(t *testing.T) {
 	}
 }
 
+// A key as printed by timerd means that key for every command, with any content.
+func TestPrintedKeysCanBePasted(t *testing.T) {
+	testenv.NoLeaks(t)
+	rdb := startRedis(t).Client()
+	set := func(key, payload string) {
+		t.Helper()
+		if err := rdb.FCall(t.Context(), "timer_set", []string{key}, payload, "PX", 3_600_000).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, key := range []string{"a:b:c:user%40example.com", "a:b:c:100%", "a:b:c:%zz%25", "a:b:c:line\n\x00",
+		"a:b:c:\xff%41", "50%25:b:c:d"} {
+		set(key, "p")
+		var listed struct{ Key string }
+		if err := json.Unmarshal([]byte(ok(t, "ls", "--json")), &listed); err != nil {
+			t.Fatal(err)
+		}
+		if listed.Key != keys.EncodeText(key) {
+			t.Fatalf("ls prints %q for %q", listed.Key, key)
+		}
+		for _, arg := range []string{listed.Key, key} {
+			if strings.Contains(arg, "\x00") {
+				continue // no shell can pass it
+			}
+			if got := ok(t, "get", arg, "--raw"); got != "p" {
+				t.Errorf("get %q: payload %q", arg, got)
+			}
+			ok(t, "set", arg, "2h", "p")
+			ok(t, "move", arg, "1h")
+			ok(t, "repeat", arg, "--every", "1h", "p")
+		}
+		if got := ok(t, "cancel", listed.Key); got != "cancelled\n" || ok(t, "ls", "--json") != "" {
+			t.Errorf("cancel %q: %s", listed.Key, got)
+		}
+	}
+	for _, key := range []string{"a:b:c:50%25", "a:b:c:50%"} {
+		set(key, key)
+	}
+	if code, _, said := timerd(t, "", "cancel", "a:b:c:50%25"); code != 1 ||
+		!strings.Contains(said, `write "a:b:c:50%2525"`) {
+		t.Errorf("a KEY that may mean two timers: exit code %d, %s", code, said)
+	}
+	ok(t, "cancel", "a:b:c:50%2525")
+	if got := ok(t, "get", "a:b:c:50%25", "--raw"); got != "a:b:c:50%" {
+		t.Errorf("the other one: %q", got)
+	}
+}
+
 func TestClientCommandsNameMissingParts(t *testing.T) {
 	testenv.NoLeaks(t)
 	server := testenv.Redis(t)
@@ -389,7 +437,7 @@ func TestWatch(t *testing.T) {
 	var live, errs testenv.Output
 	ended := make(chan int, 1)
 	go func() { ended <- run(ctx, []string{"watch", "app"}, strings.NewReader(""), &live, &errs) }()
-	errs.Wait(t, 5*time.Second, "watching timers.fired.app.*.* in stream TIMERS")
+	errs.Wait(t, patience, "watching timers.fired.app.*.* in stream TIMERS")
 	publish("shop", 3)
 	publish("app", 4)
 	server.Restart()

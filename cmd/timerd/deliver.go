@@ -71,7 +71,7 @@ they are logged and nothing changes. HTTPS_PROXY, HTTP_PROXY and NO_PROXY name t
 			if calls < 1 {
 				return usagef(cmd, "--calls=%d: want at least 1", calls)
 			}
-			load := func() (*deliver.Config, error) { return loadEndpoints(file) }
+			load := func() (*deliver.Config, error) { return loadEndpoints("--config", file) }
 			if check {
 				return checkEndpoints(cmd, load)
 			}
@@ -118,20 +118,20 @@ func (e *endpointFaults) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// loadEndpoints reads a file of endpoints. Its error lists all faults.
-func loadEndpoints(file string) (*deliver.Config, error) {
+// loadEndpoints reads the file of endpoints that a flag names. Its error lists all faults.
+func loadEndpoints(flag, file string) (*deliver.Config, error) {
 	f, err := os.Open(file)
 	if err != nil {
-		return nil, fmt.Errorf("--config: %w", err)
+		return nil, fmt.Errorf("%s: %w", flag, err)
 	}
 	defer func() { _ = f.Close() }()
 	about, err := f.Stat() // before the read: a write during the read makes the file newer
 	if err != nil {
-		return nil, fmt.Errorf("--config: %w", err)
+		return nil, fmt.Errorf("%s: %w", flag, err)
 	}
 	text, err := io.ReadAll(f)
 	if err != nil {
-		return nil, fmt.Errorf("--config: %w", err)
+		return nil, fmt.Errorf("%s: %w", flag, err)
 	}
 	endpoints, faults := deliver.Parse(text, config.Variable)
 	if len(faults) > 0 {

@@ -44,7 +44,8 @@ type devFlags struct {
 	httpAddr            string
 	consoleAddr         string
 	noSamples           bool
-	virtual             bool // the clock of due times is moved by timerd advance
+	virtual             bool   // the clock of due times is moved by timerd advance
+	deliver             string // the file of endpoints; "" for none
 }
 
 func newDev() *cobra.Command {
@@ -59,11 +60,13 @@ console. Ctrl-C ends it and deletes everything. It needs redis-server or valkey-
 --redis-server.
 
 With --virtual its clock of due times is a virtual one, for tests: timerd advance moves it, and all
-that is due on the way fires in order. Nothing but this timerd may serve these servers then.
+that is due on the way fires in order. Nothing but this timerd may serve these servers then. With
+--deliver it calls the endpoints of a file, as timerd deliver does, by the same clock.
 
 It reads TIMERD_RETRY and all variables except those of the two servers.`,
 		Example: `  timerd dev
-  timerd dev --redis-port 6379 --nats-port 4222`,
+  timerd dev --redis-port 6379 --nats-port 4222
+  timerd dev --virtual --deliver webhooks.yaml`,
 		Args: arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			for name, port := range map[string]int{"redis-port": flags.redisPort, "nats-port": flags.natsPort} {
@@ -89,6 +92,7 @@ It reads TIMERD_RETRY and all variables except those of the two servers.`,
 	cmd.Flags().StringVar(&flags.consoleAddr, "console-addr", "127.0.0.1:0",
 		"address of the console, the web page; port 0: a free one; off: none")
 	cmd.Flags().BoolVar(&flags.virtual, "virtual", false, "have a virtual clock, and set no timers")
+	cmd.Flags().StringVar(&flags.deliver, "deliver", "", "call the endpoints of this file: webhooks")
 	cmd.Flags().BoolVar(&flags.noSamples, "no-samples", false, "set no timers: neither samples nor the demo")
 	return cmd
 }
@@ -103,6 +107,10 @@ func dev(cmd *cobra.Command, flags devFlags) (err error) {
 			return err
 		}
 	}
+	webhooks, err := openWebhooks(flags.deliver)
+	if err != nil {
+		return refuseEndpoints(cmd, err)
+	}
 	in, err := standalone.Open(cmd.Context(), standalone.Options{
 		RedisServer: flags.redisServer, RedisPort: flags.redisPort, NATSPort: flags.natsPort,
 		HTTPAddr: flags.httpAddr, ConsoleAddr: flags.consoleAddr, Virtual: flags.virtual,
@@ -112,9 +120,13 @@ func dev(cmd *cobra.Command, flags devFlags) (err error) {
 	}
 	defer func() { err = errors.Join(err, in.Close()) }()
 	log := announce(cmd, in.Config)
-	err = in.Run(cmd.Context(), buildText(), log, func(ctx context.Context) error {
-		return demonstrate(ctx, cmd.OutOrStdout(), in.Config, in.Redis, flags)
-	})
+	beside := []func(context.Context) error{func(ctx context.Context) error {
+		return demonstrate(ctx, cmd.OutOrStdout(), in.Config, in.Redis, flags, webhooks)
+	}}
+	if webhooks != nil {
+		beside = append(beside, func(ctx context.Context) error { return webhooks.run(ctx, in, log) })
+	}
+	err = in.Run(cmd.Context(), buildText(), log, beside...)
 	if cmd.Context().Err() != nil && errors.Is(err, context.Canceled) {
 		return nil
 	}
@@ -136,7 +148,7 @@ func explainDev(err error, flags devFlags) error {
 
 // demonstrate prints how to set timers, sets a few itself, and prints the firings until ctx ends.
 func demonstrate(ctx context.Context, w io.Writer, c config.Config, server *devserver.Redis,
-	flags devFlags) (err error) {
+	flags devFlags, webhooks *devWebhooks) (err error) {
 	samples := !flags.noSamples && !flags.virtual
 	if err := awaitReady(ctx, c.Service.HTTPAddr); err != nil {
 		return err
@@ -148,6 +160,11 @@ func demonstrate(ctx context.Context, w io.Writer, c config.Config, server *devs
 		return fmt.Errorf("connect to the embedded NATS server: %w", err)
 	}
 	defer js.Conn().Close()
+	if webhooks != nil {
+		if err := webhooks.await(ctx, js, c); err != nil {
+			return err
+		}
+	}
 	rdb := connect.NewRedisClient(c.Redis)
 	defer func() { _ = rdb.Close() }()
 

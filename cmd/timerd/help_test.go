@@ -67,7 +67,7 @@ func TestHelpIsInGroups(t *testing.T) {
 	testenv.SetVariables(t, nil)
 	help := ok(t, "--help")
 	at := -1
-	for _, title := range []string{"Run it:\n  advance ", "Timers:\n  cancel ", "Operate:\n  audit ",
+	for _, title := range []string{"Run it:\n  advance ", "Timers:\n  cancel ", "Operate:\n  account ",
 		"Look ahead and back:\n", "Hand events on:\n  consume ", "Others:\n  completion "} {
 		next := strings.Index(help, "\n\n"+title)
 		if next <= at {

@@ -32,7 +32,8 @@ func newLs() *cobra.Command {
   firing   claimed: its event is being published, or may have been
 
 A retry that waits beside a newer timer of its key is marked as beside. Timers that are due and set
-aside show the reason: rights, timerd may not read the key; refused, NATS refuses the subject.
+aside show the reason: rights, timerd may not read the key; refused, NATS refuses the subject;
+guard, timerd may not read the guard.
 
 On a terminal the lines fit its width. Elsewhere they are complete. Redis cannot search by
 namespace: a listing reads all timers due before its own. After a second it prints

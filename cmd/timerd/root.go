@@ -39,8 +39,8 @@ terminal. It is configured by the environment: timerd help config names every va
 		{"Run it", []*cobra.Command{newServe(), newDev(), newAdvance(), newConsole()}},
 		{"Timers", []*cobra.Command{newSet(), newGet(), newLs(), newCancel(), newFire(), newMove(), newRepeat(),
 			newExport()}},
-		{"Operate", []*cobra.Command{newStatus(), newDoctor(), newHealth(), newAudit(), newHold(), newResume(),
-			newHolds(), newDead()}},
+		{"Operate", []*cobra.Command{newStatus(), newDoctor(), newHealth(), newAccount(), newAudit(), newReconcile(),
+			newHold(), newResume(), newHolds(), newDead()}},
 		{"Look ahead and back", []*cobra.Command{newForecast(), newWatch()}},
 		{"Hand events on", []*cobra.Command{newConsume(), newDeliver(), newDeliveries()}},
 	} {

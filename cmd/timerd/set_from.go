@@ -251,7 +251,7 @@ func (b *fileSetter) report(sent *bulk) error {
 // isLineFault reports whether an error is about one line, so that others can be set.
 func isLineFault(err error) bool {
 	return errors.Is(err, client.ErrInvalid) || errors.Is(err, schedule.ErrTooManyRetries) ||
-		errors.Is(err, schedule.ErrKeyRights) ||
+		errors.Is(err, schedule.ErrKeyRights) || errors.Is(err, schedule.ErrGuardSlot) ||
 		errors.Is(err, schedule.ErrExported)
 }
 

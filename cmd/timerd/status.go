@@ -21,6 +21,7 @@ import (
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/ledger"
 	"github.com/timerd-io/timerd/internal/rights"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/internal/streams"
@@ -86,14 +87,26 @@ func acknowledgeLosses(cmd *cobra.Command) error {
 		if err != nil {
 			return fmt.Errorf("stream %s: %w", c.Streams().StateStream(), err)
 		}
+		var texts []string
 		for _, loss := range were {
-			fmt.Fprintf(cmd.OutOrStdout(), "acknowledged: %s\n", loss.Finding(-1).Text)
+			texts = append(texts, loss.Finding(-1).Text)
 		}
-		if len(were) > 0 {
+		compared, err := ledger.Acknowledge(cmd.Context(), js, c.Streams())
+		if err == nil && compared.Differs() {
+			text, _ := status.Unexplained(compared, c.Streams().Names)
+			texts = append(texts, text)
+		}
+		for _, text := range texts {
+			fmt.Fprintf(cmd.OutOrStdout(), "acknowledged: %s\n", text)
+		}
+		if len(texts) > 0 {
 			journalOn(cmd, js, c.Streams()).Note(cmd.Context(),
-				event.Entry{Kind: event.EntryAcknowledge, Count: int64(len(were))})
+				event.Entry{Kind: event.EntryAcknowledge, Count: int64(len(texts))})
 		}
-		if len(were) == 0 {
+		if err != nil {
+			return fmt.Errorf("stream %s: %w", c.Streams().StateStream(), err)
+		}
+		if len(texts) == 0 {
 			fmt.Fprintln(cmd.OutOrStdout(), "nothing to acknowledge: no data was lost")
 		}
 		return nil
@@ -256,7 +269,7 @@ func (p *statusPrinter) timers(r *status.Redis) {
 	if len(r.Namespaces) == 0 {
 		return
 	}
-	t := p.table("by namespace, as counted by the audit "+showAbout(r.At.Sub(r.CountedAt))+" ago",
+	t := p.table("by namespace, as counted by the audit "+showAbout(r.RealAt().Sub(r.CountedAt))+" ago",
 		column{title: "NAMESPACE", middle: true, least: 20}, column{title: "PENDING"}, column{title: "HELD"},
 		column{title: "OWED"}, column{title: "FIRING"})
 	for _, n := range r.Namespaces {
@@ -298,7 +311,7 @@ func (p *statusPrinter) nodes(r *status.Redis) {
 		}
 		ago, took, reason := "-", "-", "-"
 		if a := n.LastAudit; a != nil {
-			ago, took, reason = showAbout(r.At.Sub(a.At))+" ago", showAbout(a.Took), a.Reason
+			ago, took, reason = showAbout(r.RealAt().Sub(a.At))+" ago", showAbout(a.Took), a.Reason
 		}
 		t.row("", n.Address, pending, held, owed, firing, ago, took, reason)
 	}
@@ -315,7 +328,7 @@ func (p *statusPrinter) gaps(r *status.Redis) {
 	for _, n := range r.Nodes {
 		for _, g := range n.Gaps {
 			none = false
-			t.row("", n.Address, g.Count, showAbout(r.At.Sub(g.At))+" ago", g.Last, g.Instance)
+			t.row("", n.Address, g.Count, showAbout(r.RealAt().Sub(g.At))+" ago", g.Last, g.Instance)
 		}
 	}
 	_ = t.flush()

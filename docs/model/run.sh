@@ -45,6 +45,14 @@ hold-shift          | holds     | -DHOLDS=1 -DRESUME=SHIFTING -DLIVES=2 -DN=1 -D
 hold-shift-both     | holds     | -DHOLDS=1 -DRESUME=SHIFTING -DLIVES=2 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0 -DH=3
 late                | holds     | -DLATE=1 -DONLY_TIMER_SET -DCRASHES=1
 hold-late           | holds     | -DHOLDS=1 -DLATE=1 -DN=1 -DONLY_TIMER_SET -DCRASHES=1 -DFAULTS=0
+guard               | holds     | -DGUARDS=2 -DCRASHES=1
+guard-plain         | holds     | -DGUARDS=2 -DLIVES=2 -DONLY_PLAIN -DCRASHES=0 -DFAULTS=0
+guard-set-again     | holds     | -DGUARDS=1 -DLIVES=2 -DN=1 -DONLY_TIMER_SET -DCRASHES=1 -DFAULTS=0
+guard-cancel        | holds     | -DGUARDS=2 -DN=1 -DCANCELS=1 -DONLY_TIMER_SET -DCRASHES=1 -DFAULTS=0
+guard-retry         | holds     | -DGUARDS=2 -DONLY_TIMER_SET -DRETRIES=1 -DCRASHES=1 -DFAULTS=0
+guard-window        | holds     | -DGUARDS=2 -DNO_DELAYS -DCRASHES=1 -DWINDOW=2
+guard-hold          | holds     | -DGUARDS=2 -DHOLDS=1 -DN=1 -DONLY_TIMER_SET -DCRASHES=1 -DFAULTS=0
+guard-late          | holds     | -DGUARDS=2 -DLATE=1 -DONLY_TIMER_SET -DCRASHES=1 -DFAULTS=0
 shortened-down      | holds     | -DSHORTENED_UNHEARD -DIGNORE_PAYLOADS -DEXTENDS=1 -DCRASHES=2 -DFAULTS=0
 
 claim-early         | early     | -DMISTAKE_CLAIM_EARLY -DCRASHES=0 -DFAULTS=0
@@ -79,6 +87,9 @@ hold-stale          | unheld    | -DMISTAKE_RELEASES_STALE -DHOLDS=2 -DONLY_TIME
 hold-ends-early     | escaped   | -DMISTAKE_ENDS_EARLY -DHOLDS=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
 hold-forgets        | lost      | -DMISTAKE_NO_ORPHANS -DHOLDS=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
 hold-published      | escaped   | -DMISTAKE_HOLDS_UNSURE -DHOLDS=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0
+guard-forgets       | refused   | -DMISTAKE_GUARD_FORGETS -DGUARDS=1 -DCRASHES=1 -DFAULTS=0
+guard-asks-again    | refused   | -DMISTAKE_GUARD_ASKS_AGAIN -DGUARDS=1 -DCRASHES=1 -DFAULTS=0
+guard-held          | refused   | -DMISTAKE_HOLDS_REFUSED -DGUARDS=2 -DHOLDS=1 -DRESUME=SHIFTING -DN=1 -DONLY_TIMER_SET -DCRASHES=1 -DFAULTS=0
 late-silent         | duplicate | -DMISTAKE_LETTER_SILENT -DLATE=1 -DONLY_TIMER_SET -DCRASHES=1
 
 found-letter-free   | duplicate | -DFOUND_LETTER_FREE -DHOLDS=2 -DN=1 -DONLY_TIMER_SET -DCRASHES=0 -DFAULTS=0

@@ -45,6 +45,9 @@ there is nothing left to do; at TMAX whatever is owed has to be in the stream.
 #ifndef FAILOVERS
 #define FAILOVERS 0		/* that lose the partition's copy of the list of holds */
 #endif
+#ifndef GUARDS
+#define GUARDS 0		/* how often the key of the timers' guard comes or goes; it says no after the first time */
+#endif
 #ifndef N
 #define N 2			/* timerds */
 #endif
@@ -76,7 +79,7 @@ there is nothing left to do; at TMAX whatever is owed has to be in the stream.
 #define REF(d, att) ((d) * 2 + (att))
 #define REFS (2 * (TMAX + 2))
 #define F 3			/* firings at once */
-#if CANCELS || HOLDS || defined(LATE) || defined(FORGETS)
+#if CANCELS || HOLDS || GUARDS || defined(LATE) || defined(FORGETS)
 #define MARKS				/* what may be stored is told from what cannot be */
 #define OWED 1
 #define UNSURE 2
@@ -96,7 +99,7 @@ there is nothing left to do; at TMAX whatever is owed has to be in the stream.
 #define NEVER 255			/* the lease of a firing that is held */
 
 mtype = { touched, gone, expired };					/* hints */
-mtype = { live, over, tie, replaced, deleted, cancelled };		/* what became of a life */
+mtype = { live, over, tie, replaced, deleted, cancelled, guarded };	/* what became of a life */
 mtype = { idle, claimed, sent, acked };					/* what a timerd does with its firing */
 mtype = { off, on, deaf };						/* subscriptions */
 mtype = { none, pending, finished };					/* the retry request */
@@ -125,6 +128,15 @@ bool firing_dead[F];			/* it is to become a dead letter: flag h */
 #define SET_DEAD(slot, is) firing_dead[slot] = is
 #else
 #define SET_DEAD(slot, is) skip
+#endif
+#if GUARDS
+bool guard_refuses;			/* the guard says no: its key is there, or gone */
+bool firing_refused[F];			/* it said so to a claim: option G */
+#define REFUSED(slot) firing_refused[slot]
+#define SET_REFUSED(slot, is) firing_refused[slot] = is
+#else
+#define REFUSED(slot) false
+#define SET_REFUSED(slot, is) skip
 #endif
 byte fired, fired_c;			/* tombstones: key and :c:key, 0 is none */
 bool retried;
@@ -173,6 +185,14 @@ bool hand_dead[N];			/* the firing becomes a dead letter */
 #define SET_HAND_DEAD(i, is) hand_dead[i] = is
 #else
 #define SET_HAND_DEAD(i, is) skip
+#endif
+#if GUARDS
+bool hand_refused[N];			/* the guard has refused the firing */
+#define HAND_REFUSED(i) hand_refused[i]
+#define SET_HAND_REFUSED(i, is) hand_refused[i] = is
+#else
+#define HAND_REFUSED(i) false
+#define SET_HAND_REFUSED(i, is) skip
 #endif
 #if HOLDS
 bool hand_free[N];			/* the firing was released, or had a pause */
@@ -232,6 +252,10 @@ byte bound[LIVES + 2];			/* HELD_BY: held, and to be released as the resume says
 #define SHIFTED 2
 bool unheld, escaped, twice;
 byte holds = HOLDS, failovers = FAILOVERS;
+#endif
+#if GUARDS
+bool refused;
+byte guards = GUARDS;
 #endif
 bool early, duplicate, lost, revived, stale, undead, bare;
 
@@ -327,7 +351,7 @@ inline find(ref) {
 	od
 }
 
-inline remove_firing(slot) { firing_ref[slot] = 0; firing_lease[slot] = 0; firing_life[slot] = 0; SET_FREE(slot, 0); SET_DEAD(slot, false) }
+inline remove_firing(slot) { firing_ref[slot] = 0; firing_lease[slot] = 0; firing_life[slot] = 0; SET_FREE(slot, 0); SET_DEAD(slot, false); SET_REFUSED(slot, false) }
 
 /* A claim leaves a tombstone of the id if another timer of the key may be shifted to it. */
 #if defined(SHIFTS_BESIDE) && !defined(FOUND_SHIFT_SHARES)
@@ -715,6 +739,22 @@ inline audit(i) {
 #define BECOMES_LETTER(slot) firing_dead[slot]
 #endif
 
+/* A claim asks the guard, and notes a no in the same step; but not where the event may have been published. */
+#if GUARDS
+inline ask_guard(slot, perhaps) {
+	if
+#ifdef MISTAKE_GUARD_ASKS_AGAIN
+	:: guard_refuses ->
+#else
+	:: guard_refuses && !firing_refused[slot] && !(perhaps) ->
+#endif
+		firing_refused[slot] = true;
+		judge_guarded(firing_life[slot])
+	:: else
+	fi
+}
+#endif
+
 /* claim, with a limit of one firing and once for each thing that it may meet
    first. take hands the firing s_ref to timerd i, unless the reply is lost. */
 inline take(i, reply) {
@@ -729,9 +769,12 @@ inline take(i, reply) {
 		find(s_ref);
 		if
 		:: reply -> phase[i] = claimed; hand_ref[i] = s_ref; hand_life[i] = firing_life[s_slot]; hand_lease[i] = firing_lease[s_slot];
-			SET_HAND_DEAD(i, BECOMES_LETTER(s_slot))
+			SET_HAND_DEAD(i, BECOMES_LETTER(s_slot)); SET_HAND_REFUSED(i, firing_refused[s_slot])
 		:: else
 		fi;
+#ifdef MISTAKE_GUARD_FORGETS
+		SET_REFUSED(s_slot, false);
+#endif
 #ifdef MISTAKE_CLAIM_WITHOUT_LEASE
 		remove_firing(s_slot);
 #endif
@@ -757,7 +800,12 @@ inline take(i, reply) {
 #ifdef MISTAKE_HOLDS_UNSURE
 #define HOLDABLE(slot) COVERS(firing_ref[slot] / 2)
 #else
-#define HOLDABLE(slot) (firing_free[slot] == OWED && COVERS(firing_ref[slot] / 2) || firing_free[slot] == RELEASED && COVERS(NEVER))
+#ifdef MISTAKE_HOLDS_REFUSED
+#define MAY_BE_HELD(slot) true
+#else
+#define MAY_BE_HELD(slot) (!REFUSED(slot))
+#endif
+#define HOLDABLE(slot) (MAY_BE_HELD(slot) && (firing_free[slot] == OWED && COVERS(firing_ref[slot] / 2) || firing_free[slot] == RELEASED && COVERS(NEVER)))
 #endif
 
 #define FREE(slot) (firing_ref[slot] != 0 && firing_lease[slot] <= now)
@@ -776,6 +824,18 @@ inline take_first(i, reply) {
 	:: else
 	fi;
 #endif
+#if GUARDS
+	if
+	:: s_ref != 0 -> find(s_ref);
+#if HOLDS
+		if :: firing_free[s_slot] == 0 -> ask_guard(s_slot, false) :: else fi;
+#else
+		ask_guard(s_slot, false);
+#endif
+		s_slot = 0
+	:: else
+	fi;
+#endif
 	take(i, reply)
 }
 
@@ -788,12 +848,15 @@ inline claim_free(i, reply) {
 	if
 	:: HOLDABLE(s_slot) -> firing_lease[s_slot] = NEVER; firing_free[s_slot] = OWED; firing_dead[s_slot] = false
 	:: else ->
-		if :: !UNSURE_AGAIN(s_slot) -> judge_claim(i) :: else fi;
+		if :: !UNSURE_AGAIN(s_slot) && !REFUSED(s_slot) -> judge_claim(i) :: else fi;
 #endif
 	s_ref = firing_ref[s_slot];
 	firing_lease[s_slot] = now + LEASE;
 	fired = now;
-	SET_UNSURE(i, (reply && UNSURE_AGAIN(s_slot)));
+#if GUARDS
+	ask_guard(s_slot, UNSURE_AGAIN(s_slot));
+#endif
+	SET_UNSURE(i, (reply && UNSURE_AGAIN(s_slot) && !REFUSED(s_slot)));
 	SET_HAND_FREE(i, (reply && firing_free[s_slot] == RELEASED));
 	SET_FREE(s_slot, 0);
 	TELL_ID(s_slot);
@@ -952,7 +1015,7 @@ inline release(i, until) {
 	let_go(i)
 }
 
-inline let_go(i) { SET_UNSURE(i, false); phase[i] = idle; hand_ref[i] = 0; hand_life[i] = 0; hand_lease[i] = 0; answer[i] = false; SET_HAND_DEAD(i, false); SET_HAND_FREE(i, false) }
+inline let_go(i) { SET_UNSURE(i, false); phase[i] = idle; hand_ref[i] = 0; hand_life[i] = 0; hand_lease[i] = 0; answer[i] = false; SET_HAND_DEAD(i, false); SET_HAND_FREE(i, false); SET_HAND_REFUSED(i, false) }
 
 /* The retry of the first event, due at request_due. */
 inline retry() {
@@ -1157,6 +1220,15 @@ inline judge_cancel_owed(whose) {
 	judge_cancel(whose)
 }
 
+#if GUARDS
+/* The guard refuses only what nobody has published. */
+inline judge_guarded(whose) {
+	refused = (messages[whose] > 0 || wire_life[0] == whose || wire_life[N - 1] == whose);
+	assert(!refused);
+	if :: life[whose] != cancelled -> life[whose] = guarded :: else fi
+}
+#endif
+
 inline judge_stored(whose) {
 	if :: now < life_due[whose] -> early = true :: else fi;
 	if :: messages[whose] > 0 || LETTER(whose) == 1 -> duplicate = true :: else messages[whose]++ fi;
@@ -1165,6 +1237,10 @@ inline judge_stored(whose) {
 	assert(!escaped);
 #endif
 	if :: life[whose] == cancelled -> revived = true :: else fi;
+#if GUARDS
+	refused = (life[whose] == guarded);
+	assert(!refused);
+#endif
 #ifdef CHECK_STALE
 	if :: life[whose] == replaced -> stale = true :: else fi;
 #endif
@@ -1257,6 +1333,9 @@ end:	do
 		life_due[holder] = key_at; key_used = now; emit(touched, 0) }
 #if CANCELS
 	:: d_step { calm && cancels > 0 && lives > 0 -> cancels--; printf("%d: client: timer_cancel\n", now); timer_cancel() }
+#endif
+#if GUARDS
+	:: d_step { calm && guards > 0 -> guards--; guard_refuses = !guard_refuses; printf("%d: client: the guard says %c\n", now, (guard_refuses -> 'n' : 'y')) }
 #endif
 #if HOLDS
 	:: d_step { calm && holds > 0 && list_mode != HOLDING -> holds--; printf("%d: client: hold\n", now); hold() }
@@ -1357,6 +1436,13 @@ inline deliver(i) {
 #define finds(i) false
 #endif
 
+/* A dead letter comes before the guard. */
+#ifdef LETTERS
+#define is_refused(i) (HAND_REFUSED(i) && !hand_dead[i])
+#else
+#define is_refused(i) HAND_REFUSED(i)
+#endif
+
 #ifdef SHORTENED_UNHEARD
 #define BE_SURE(i, is) sure[i] = is
 #define RECALL(i) sure[i] = sure[i] || !ran_out
@@ -1386,9 +1472,12 @@ end:	do
 	:: d_step { idles(i) && may_claim(i) && free_now && fails -> printf("%d: timerd %d claims what is in firing, reply lost\n", now, i); faults--; claim_free(i, false) }
 	:: d_step { idles(i) && may_claim(i) && due_now && fails -> printf("%d: timerd %d claims what is due, reply lost\n", now, i); faults--; claim_due(i, false, true) }
 
-	/* The publisher publishes, publishes again, settles, gives back. */
-	:: d_step { up[i] && phase[i] == claimed && in_time(i) && finds(i) -> printf("%d: timerd %d finds it stored\n", now, i); phase[i] = acked }
-	:: d_step { up[i] && phase[i] == claimed && in_time(i) && wire_id[i] == 0 && !finds(i) -> printf("%d: timerd %d publishes\n", now, i);
+	/* The publisher publishes, publishes again, settles, gives back. What the guard refused it settles at once. */
+#if GUARDS
+	:: d_step { up[i] && phase[i] == claimed && is_refused(i) -> printf("%d: timerd %d ends what its guard refused\n", now, i); settle(i) }
+#endif
+	:: d_step { up[i] && phase[i] == claimed && in_time(i) && finds(i) && !is_refused(i) -> printf("%d: timerd %d finds it stored\n", now, i); phase[i] = acked }
+	:: d_step { up[i] && phase[i] == claimed && in_time(i) && wire_id[i] == 0 && !finds(i) && !is_refused(i) -> printf("%d: timerd %d publishes\n", now, i);
 		wire_id[i] = ID(hand_ref[i], hand_life[i]); wire_life[i] = hand_life[i]; phase[i] = sent; SET_WIRE_LETTER(i, (hand_dead[i] -> 1 + SAID(i) : 0)) }
 	:: d_step { up[i] && phase[i] == sent && !answer[i] && wire_id[i] == 0 -> printf("%d: timerd %d gives up waiting\n", now, i); phase[i] = claimed; SET_UNSURE(i, (hand_unsure[i] || MAY_BE_STORED(i))) }
 #ifdef MISTAKE_SETTLE_BEFORE_ACK

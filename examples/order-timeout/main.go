@@ -3,7 +3,8 @@
 // Placing an order sets a timer shop:order:timeout:<order>, paying cancels it. An event that still comes finds the
 // order paid and does nothing. If it comes during the payment, it finds the order locked: it asks for a later try with
 // client.RetryAfter, until the payment has ended one way or the other. The later try is a timer like any other, so
-// paying cancels it too.
+// paying cancels it too. An order paid by a transfer, which another program notes without
+// cancelling anything, keeps its timer: a guard (client.Unless) ends it.
 //
 //	make example-order-timeout
 //	go run ./examples/order-timeout -redis redis://127.0.0.1:6379/0 -nats nats://127.0.0.1:4222
@@ -84,6 +85,7 @@ type story struct {
 	begins   float64 // when the payment begins; 0: never
 	takes    float64
 	declined bool
+	transfer bool // another program notes the payment
 }
 
 // demo plays stories and prints the events.
@@ -106,6 +108,7 @@ func newDemo(s *shop, out io.Writer) *demo {
 		{what: "paid in time", begins: 0.5},
 		{what: "being paid when its time is up", begins: 0.8, takes: 0.6},
 		{what: "being paid then, and declined", begins: 0.8, takes: 0.6, declined: true},
+		{what: "paid by a transfer, which cancels no timer", begins: 0.5, transfer: true},
 	}
 	stillOpen := make(map[string]bool)
 	for i := range stories {
@@ -156,6 +159,14 @@ func (d *demo) play(ctx context.Context, consumer *client.Consumer) error {
 func (d *demo) pay(ctx context.Context, s story) error {
 	if s.begins == 0 || !pause(ctx, d.part(s.begins)) {
 		return ctx.Err()
+	}
+	if s.transfer {
+		if err := transfer(ctx, d.shop.rdb, s.order); err != nil {
+			return err
+		}
+		d.say("order %s: the transfer has come", s.order)
+		d.close(s.order)
+		return nil
 	}
 	errDeclined := errors.New("the bank declines")
 	err := d.shop.pay(ctx, s.order, func(ctx context.Context) error {

@@ -82,27 +82,46 @@ func lockKey(id string) string  { return "lock/{" + id + "}" }
 
 func timerKey(id string) string { return namespace + ":" + id }
 
+// transferKey is there if the money for an order has come by transfer. It is in the timer's slot of a cluster, and has
+// no TTL, which would make it a timer.
+func transferKey(id string) string { return "transfer/{" + timerKey(id) + "}" }
+
+// transfer is what another program does once the money for an order has come: it notes that, and knows no timers.
+func transfer(ctx context.Context, rdb redis.UniversalClient, id string) error {
+	return rdb.Set(ctx, transferKey(id), "come", 0).Err()
+}
+
 // place makes an open order. The timer is set first: should this process die in
 // between, it fires for an order that does not exist, which does no harm. The other
-// way round the order would stay open for ever.
+// way round the order would stay open for ever. The timer does not fire once a transfer
+// has come, though nobody cancels it.
 func (s *shop) place(ctx context.Context, id string) error {
 	payload, err := json.Marshal(map[string]string{"order": id})
 	if err != nil {
 		return err
 	}
-	if _, err := s.timers.Set(ctx, timerKey(id), payload, client.After(s.timeout)); err != nil {
+	if _, err := s.timers.Set(ctx, timerKey(id), payload, client.After(s.timeout),
+		client.Unless(transferKey(id))); err != nil {
 		return err
 	}
 	return s.rdb.HSet(ctx, orderKey(id), "state", string(open)).Err()
 }
 
-// state returns the state of an order, "" if there is none.
+// state returns the state of an order, "" if there is none. A transfer makes an open
+// one paid.
 func (s *shop) state(ctx context.Context, id string) (state, error) {
 	text, err := s.rdb.HGet(ctx, orderKey(id), "state").Result()
 	if errors.Is(err, redis.Nil) {
 		return "", nil
 	}
-	return state(text), err
+	if err != nil || state(text) != open {
+		return state(text), err
+	}
+	come, err := s.rdb.Exists(ctx, transferKey(id)).Result()
+	if come > 0 {
+		return paid, err
+	}
+	return open, err
 }
 
 // pay charges the customer and, with that, cancels the timeout. Its errors are errLocked, errNotOpen, what charge

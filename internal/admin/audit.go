@@ -110,10 +110,13 @@ func (a *audits) follow(ctx context.Context, node string, one *asked, seen sched
 	if one.now.Done || one.given {
 		return nil
 	}
-	if newer := seen.Of(node); !one.taken && newer != "" && newer != one.id {
-		one.id = newer
-	}
 	now, taken := seen.Progress(node, one.id)
+	if newer := seen.Of(node); !now.Done && newer != "" && newer != one.id {
+		// The timerd tells of the newer one from the time when it has heard of it, even if it was at work on this one.
+		if progress, told := seen.Progress(node, newer); told || !one.taken {
+			one.id, now, taken = newer, progress, told
+		}
+	}
 	if taken && (!one.taken || now.Beat != one.now.Beat) {
 		one.beat = time.Now()
 	}

@@ -209,17 +209,19 @@ func (s *Letters) delete(ctx context.Context, seq uint64) error {
 // Replay sets the timers of the letters with these numbers, to fire at once. It deletes each letter once its timer is
 // set, so that an interruption loses none, and then calls done. fresh is false if the timer was already set within a
 // day, by an interrupted replay or by sending its event again. Replay skips letters that are gone or have no timer. A
-// letter stays if too many retries wait beside a newer timer of its key, if its slot is moving, or if its master was
-// passed over. The others are replayed, and the error wraps schedule.ErrTooManyRetries, a *query.MovingError or a
-// schedule.Away. Replay returns the number of letters deleted.
+// letter stays if too many retries wait beside a newer timer of its key, if a guard is of another slot, if its slot is
+// moving, or if its master was passed over. The others are replayed, and the error, which has the numbers of the first
+// two, wraps schedule.ErrTooManyRetries, schedule.ErrGuardSlot, a *query.MovingError or a schedule.Away. Replay returns
+// the number of letters deleted.
 func (s *Letters) Replay(ctx context.Context, sched *schedule.Schedule, seqs []uint64,
 	done func(l Letter, fresh bool) error) (replayed int, err error) {
 	now, err := sched.Clock(ctx)
 	if err != nil {
 		return 0, err
 	}
-	var crowded, away int
-	var refused, missing error
+	var crowded, misplaced refusals
+	var away int
+	var missing error
 	moving := leftOut{}
 	for _, seq := range seqs {
 		r, there, err := s.reader.Get(ctx, keys.Dead, seq)
@@ -236,7 +238,11 @@ func (s *Letters) Replay(ctx context.Context, sched *schedule.Schedule, seqs []u
 		}
 		_, fresh, err := sched.Retry(ctx, timer)
 		if errors.Is(err, schedule.ErrTooManyRetries) {
-			crowded, refused = crowded+1, err
+			crowded.add(seq, err)
+			continue
+		}
+		if errors.Is(err, schedule.ErrGuardSlot) {
+			misplaced.add(seq, err)
 			continue
 		}
 		if master, is := errors.AsType[schedule.Away](err); is {
@@ -259,13 +265,46 @@ func (s *Letters) Replay(ctx context.Context, sched *schedule.Schedule, seqs []u
 			return replayed, err
 		}
 	}
-	if crowded > 0 {
-		refused = fmt.Errorf("%d dead letters stay, replay them once some timers of their keys have fired: %w", crowded,
-			refused)
-	}
+	err = errors.Join(
+		crowded.error("%d dead letters stay, replay them once some timers of their keys have fired: %s: %w"),
+		misplaced.error("%d dead letters stay, as their guards are not in the slots of their keys: %s: %w"))
 	if away > 0 {
-		refused = errors.Join(refused, fmt.Errorf("%d dead letters stay: %w", away,
+		err = errors.Join(err, fmt.Errorf("%d dead letters stay: %w", away,
 			errors.Join(missing, moving.error(nil))))
 	}
-	return replayed, refused
+	return replayed, err
+}
+
+// refusals are the messages of a stream that were refused for one reason.
+type refusals struct {
+	seqs  []uint64
+	first error
+}
+
+func (r *refusals) add(seq uint64, err error) {
+	if r.seqs = append(r.seqs, seq); r.first == nil {
+		r.first = err
+	}
+}
+
+// mostRefusals limits the numbers in an error.
+const mostRefusals = 10
+
+// error returns nil without refusals. format takes their count, the numbers of some, and the first one's error.
+func (r *refusals) error(format string) error {
+	if len(r.seqs) == 0 {
+		return nil
+	}
+	var numbers strings.Builder
+	for i, seq := range r.seqs {
+		if i == mostRefusals {
+			numbers.WriteString(", …")
+			break
+		}
+		if i > 0 {
+			numbers.WriteString(", ")
+		}
+		fmt.Fprint(&numbers, seq)
+	}
+	return fmt.Errorf(format, len(r.seqs), numbers.String(), r.first)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/history"
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/internal/testenv"
@@ -270,6 +271,41 @@ func TestReplayInACluster(t *testing.T) {
 		done, err = replay()
 		return err == nil && done == 1
 	}, "the last one to be replayed")
+}
+
+// Letters and events with a guard of another slot of the cluster are named, and keep no others from being set again.
+func TestGuardsOfOtherSlots(t *testing.T) {
+	t.Parallel()
+	w := newLetterWorld(t)
+	ctx := t.Context()
+	s := schedule.New(testenv.Cluster(t, 3, false).Client(), schedule.DefaultMaxPayload)
+	if _, err := s.Load(ctx); err != nil {
+		t.Fatal(err)
+	}
+	ids := map[uint64]string{}
+	for i, guard := range []string{"paid:{0}", "paid", "paid:{2}", "live", ""} {
+		e := event.Event{Type: event.TypeFired, Key: keys.Key{App: "shop", Module: "m", Type: "t",
+			ID: fmt.Sprintf("{%d}", i)}, Due: time.Now(), Attempt: 1, Guards: policy.Guards{Unless: guard}}
+		e.ID = keys.EventID(e.Key.String(), e.Due.UnixMilli(), 1)
+		ids[uint64(i+1)] = e.ID
+		w.publish(e.Key.Subject(keys.DefaultPrefix, keys.Fired), nil, string(e.AppendJSON(nil)), true)
+		e.ID = keys.EventID(e.Key.String(), e.Due.UnixMilli()+1, 1) // another firing
+		e.Type, e.DeadReason = event.TypeDead, event.ReasonExhausted
+		w.publish(e.Key.Subject(keys.DefaultPrefix, keys.Dead), nil, string(e.AppendJSON(nil)), true)
+	}
+	all, found := w.choose(admin.LetterSelection{})
+	n, err := all.Replay(ctx, s, found.Replayable, func(admin.Letter, bool) error { return nil })
+	if n != 3 || !errors.Is(err, schedule.ErrGuardSlot) ||
+		!strings.Contains(err.Error(),
+			"2 dead letters stay, as their guards are not in the slots of their keys: 2, 4: ") {
+		t.Errorf("%d replayed: %v", n, err)
+	}
+	w.left(2)
+	done, err := admin.NewFirings(s, history.New(w.js, keys.Names{})).Resend(ctx, ids, func(admin.Resent) {})
+	if done != (admin.Resent{Sent: 3, Misplaced: 2}) || !errors.Is(err, schedule.ErrGuardSlot) ||
+		!strings.Contains(err.Error(), "2 events are not sent again, numbers 2, 4: ") {
+		t.Errorf("%+v: %v", done, err)
+	}
 }
 
 // Letters that were selected and are gone are passed over. It is an error if none is there.

@@ -69,16 +69,19 @@ type Resent struct {
 	Before  int64 // sent again before
 	Gone    int64 // gone by their turn
 	Crowded int64 // refused: too many retries wait beside a newer timer of the key
+	// Misplaced is the number refused because a guard is of another slot of the cluster.
+	Misplaced int64
 }
 
 // Resend sends again the firings with these numbers in the stream, if they still have these ids. It calls progress
-// after each. It stops between two of them when ctx ends, and at the first error; the result is valid beside an error
-// too.
+// after each. It stops between two of them when ctx ends, and at the first error but schedule.ErrGuardSlot, which it
+// returns at the end, with the numbers of those refused; the result is valid beside an error too.
 func (f *Firings) Resend(ctx context.Context, ids map[uint64]string, progress func(Resent)) (done Resent, err error) {
 	now, err := f.schedule.Clock(ctx)
 	if err != nil {
 		return done, err
 	}
+	var misplaced refusals
 	for _, seq := range slices.Sorted(maps.Keys(ids)) {
 		if ctx.Err() != nil {
 			break
@@ -96,8 +99,11 @@ func (f *Firings) Resend(ctx context.Context, ids map[uint64]string, progress fu
 		switch {
 		case errors.Is(err, schedule.ErrTooManyRetries):
 			done.Crowded++
+		case errors.Is(err, schedule.ErrGuardSlot):
+			done.Misplaced++
+			misplaced.add(seq, err)
 		case err != nil:
-			return done, err
+			return done, errors.Join(err, misplaced.error(misplacedEvents))
 		case fresh:
 			done.Sent++
 		default:
@@ -105,5 +111,8 @@ func (f *Firings) Resend(ctx context.Context, ids map[uint64]string, progress fu
 		}
 		progress(done)
 	}
-	return done, ctx.Err()
+	return done, errors.Join(ctx.Err(), misplaced.error(misplacedEvents))
 }
+
+// misplacedEvents is the error about events whose guards are of other slots.
+const misplacedEvents = "%d events are not sent again, numbers %s: %w"

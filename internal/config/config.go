@@ -49,6 +49,7 @@ type environment struct {
 	Namespaces     string `desc:"the keys that are timers: a comma-separated list of app[:module[:type]], * for any"`
 	Retry          string `default:"*=exp(10s,2,1h,12)~10%" desc:"retry policies: namespace=policy; ... where a policy is a preset (wechatpay, alipay, adyen, standard-webhooks), a list of delays, or exp(first,factor,max,retries)"`
 	Late           string `desc:"limits on lateness of timers without one of their own: namespace=duration; ... and drop after a duration to forget such a timer; 0 for no limit"`
+	Guard          string `desc:"guards of timers without one of their own: namespace=unless KEY; ... or if KEY, or both, with %app, %module, %type, %id and %% in a key"`
 	SweepInterval  string `split_words:"true" default:"1s" desc:"how often to look for timers whose events were lost"`
 	Lease          string `default:"10s" desc:"how long a claim outlives a dead timerd"`
 	MaxPayload     string `split_words:"true" default:"262144" desc:"bytes of payload that a timer may have"`
@@ -127,7 +128,7 @@ type Dev struct {
 
 // Given are settings of a program that runs timerd within itself, as text; an empty one is the default.
 type Given struct {
-	Retry, Late string // as TIMERD_RETRY and TIMERD_LATE
+	Retry, Late, Guard string // as TIMERD_RETRY, TIMERD_LATE and TIMERD_GUARD
 }
 
 // nobodys is a prefix that no variable can have.
@@ -142,7 +143,7 @@ func (d Dev) Read() (Config, error) {
 	}
 	return readFrom(from, SectionLog|SectionRedis|SectionNATS|SectionService, func(env *environment) {
 		if d.Given != nil {
-			env.Retry, env.Late = cmp.Or(d.Given.Retry, env.Retry), d.Given.Late
+			env.Retry, env.Late, env.Guard = cmp.Or(d.Given.Retry, env.Retry), d.Given.Late, d.Given.Guard
 		}
 		env.Redis.URL, env.Redis.Mode = d.RedisURL, string(Standalone)
 		env.Redis.CA, env.Redis.Cert, env.Redis.Key = "", "", ""

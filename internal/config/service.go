@@ -27,7 +27,8 @@ const (
 type Service struct {
 	Namespaces     keys.Namespaces // the keys to adopt
 	Retry          policy.Rules[policy.Retry]
-	Late           policy.Rules[policy.Limit] // for timers without a limit of their own
+	Late           policy.Rules[policy.Limit]     // for timers without a limit of their own
+	Guard          policy.Rules[policy.GuardRule] // for timers without guards of their own
 	SweepInterval  time.Duration
 	Lease          time.Duration
 	MaxPayload     int // bytes
@@ -61,8 +62,16 @@ func parseService(env *environment, f *faults) Service {
 		f.addAll("NAMESPACES", err)
 	}
 	c.Namespaces = namespaces
-	c.Late = parseLate(env, f)
+	c.Late, c.Guard = parseLate(env, f), parseGuard(env, f)
 	return c
+}
+
+func parseGuard(env *environment, f *faults) policy.Rules[policy.GuardRule] {
+	guards, err := policy.ParseGuards(env.Guard)
+	if err != nil {
+		f.addAll("GUARD", err)
+	}
+	return guards
 }
 
 func parseLate(env *environment, f *faults) policy.Rules[policy.Limit] {

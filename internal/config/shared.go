@@ -24,6 +24,7 @@ func (c Config) Shared() map[string]string {
 		"NAMESPACES":       strings.Join(namespaces, ","),
 		"RETRY":            c.Service.Retry.String(),
 		"LATE":             c.Service.Late.String(),
+		"GUARD":            c.Service.Guard.String(),
 		"SWEEP_INTERVAL":   c.Service.SweepInterval.String(),
 		"LEASE":            c.Service.Lease.String(),
 		"MAX_PAYLOAD":      strconv.Itoa(c.Service.MaxPayload),

@@ -17,6 +17,7 @@ func TestConfigTrimsValues(t *testing.T) {
 		"REDIS_URL": "rediss://u:p@redis.example:6380/1", "REDIS_MODE": "standalone", "REDIS_CA": "",
 		"NATS_URL":   "nats://a.example:4222, nats://b.example:4222",
 		"NATS_CREDS": "config_test.go", "NAMESPACES": "shop,pay", "RETRY": "shop=10s; *=alipay", "LATE": "shop=5m drop",
+		"GUARD":          "shop=unless paid:%id",
 		"SWEEP_INTERVAL": "2s", "LEASE": "5s",
 		"MAX_PAYLOAD": "1000", "KEYSPACE_EVENTS": "off", "PAYLOAD_ATTEMPT": "off", "EVENT_DATA": "text",
 		"SUBJECT_PREFIX": "prod.timers", "STREAM": "PROD",

@@ -93,6 +93,7 @@ func (w *resendWork) run(ctx context.Context, tell func([]Tally)) ([]Tally, erro
 		return someTallies([]Tally{
 			{"sent again", r.Sent}, {"sent again before: send the newer event", r.Before}, {"gone meanwhile", r.Gone},
 			{"refused: too many retries wait beside a newer timer of the key", r.Crowded},
+			{"refused: a guard is not in the slot of the key", r.Misplaced},
 		})
 	}
 	done, err := w.actions.Firings.Resend(ctx, w.ids, func(r admin.Resent) { tell(tallies(r)) })

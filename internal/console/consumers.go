@@ -42,7 +42,7 @@ func newConsumersPage(s *shared) *consumersPage {
 
 func (pg *consumersPage) consumers(r *http.Request) (*page, error) {
 	state := pg.state.get(r.Context())
-	v := &Consumers{At: pg.now(r.Context()), NATS: state.NATS(), Consumers: []ConsumerView{},
+	v := &Consumers{At: pg.realNow(r.Context()), NATS: state.NATS(), Consumers: []ConsumerView{},
 		Unnamed: []status.Failures{}, Letters: []LettersView{}}
 	if v.NATS {
 		nats := state.Report.NATS

@@ -10,7 +10,8 @@ import (
 
 // Overview is the first page: the state of the installation now, and its next hour.
 type Overview struct {
-	At     time.Time  `json:"at"` // by Redis's clock
+	At     time.Time  `json:"at"`              // by Redis's clock, or a virtual one
+	Ahead  *int64     `json:"ahead,omitempty"` // by which a virtual clock leads Redis's, in ms; null without one
 	Answer AnswerView `json:"answer"`
 	Redis  bool       `json:"redis"`
 	NATS   bool       `json:"nats"`
@@ -88,6 +89,7 @@ func (pg *overviewPage) readOverview(ctx context.Context) *Overview {
 	}
 	if v.Redis {
 		redis := state.Report.Redis
+		v.Ahead = redis.Ahead
 		v.Pending, v.Owed, v.Firing, v.Held = &redis.Pending, &redis.Owed, &redis.Firing, redis.Held
 		v.Timerds = redis.Timerds
 		v.Holds = append(v.Holds, redis.Holds...)

@@ -73,7 +73,7 @@ func TestOverviewAnswers(t *testing.T) {
 	shows(`<div class="answer good"><h1>Firing on time</h1>`, "half fired within ")
 	w.pulse = func() history.LiveStats { return latenesses(time.Millisecond, 20*time.Second) }
 	shows(`<div class="answer warn"><h1>Firing late</h1>`, "One in a hundred of the last minute")
-	due := time.Now().Add(-time.Hour)
+	due := time.Now().Add(-59*time.Minute - 20*time.Second) // overdue a little later
 	if err := w.rdb.ZAdd(t.Context(), keys.Single.Due(), redis.Z{Score: float64(due.UnixMilli()),
 		Member: "shop:order:timeout:1"}).Err(); err != nil {
 		t.Fatal(err)
@@ -165,7 +165,7 @@ func TestFiringNow(t *testing.T) {
 	}
 	fire("old", time.Now().Add(-5*time.Minute))
 	has(t, w.page("/"), "Nothing fired in the last 10 seconds. The last one 5 min", "/timers/shop:order:timeout:old")
-	fire("new", time.Now().Add(10*time.Second)) // the page may come late
+	fire("new", time.Now().Add(time.Minute)) // the page may come late
 	if text := w.fresh("/"); !strings.Contains(text, "/timers/shop:order:timeout:new") ||
 		strings.Contains(text, "/timers/shop:order:timeout:old") {
 		t.Errorf("want only the new one:\n%s", text)
@@ -200,7 +200,7 @@ func TestConsumers(t *testing.T) {
 	}
 	w.letter("pay:order:callback:1", "attempts used up")
 	for i := range 4 {
-		w.failed("pay:order:callback:"+strconv.Itoa(i), fmt.Sprintf("dial 10.0.0.%d:443: <u>refused</u>", i))
+		w.failed("pay:order:callback:"+strconv.Itoa(i+2), fmt.Sprintf("dial 10.0.0.%d:443: <u>refused</u>", i))
 	}
 	text := w.fresh("/consumers")
 	has(t, text, "mailer", `data-is="waiting">3<`, "&lt;i&gt;502&lt;/i&gt;", `/search?q=shop%3Aorder%3Atimeout%3A1`,

@@ -251,8 +251,10 @@ func TestPasswordGuessingIsSlowed(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if got[http.StatusTooManyRequests] < 15 || got[http.StatusUnauthorized] > 12 || time.Since(began) < 2*time.Second {
-		t.Errorf("%v after %v", got, time.Since(began))
+	took := time.Since(began)
+	most := 8 + int(took/time.Second) // a busy machine may take long, and each second allows a password
+	if got[http.StatusTooManyRequests] < 30-most || got[http.StatusUnauthorized] > most || took < 2*time.Second {
+		t.Errorf("%v after %v", got, took)
 	}
 	r := w.request(http.MethodGet, "/", nil)
 	r.AddCookie(known)

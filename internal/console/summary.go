@@ -50,6 +50,14 @@ func (s *shared) now(ctx context.Context) time.Time {
 	return time.Now().UTC()
 }
 
+// realNow is now by Redis's own clock, to compare with times of NATS and of timerds.
+func (s *shared) realNow(ctx context.Context) time.Time {
+	if state := s.state.get(ctx); state.Redis() {
+		return state.Report.Redis.RealAt().UTC()
+	}
+	return s.now(ctx)
+}
+
 // missing returns the silent masters of a cluster. Call now first, which finds them.
 func (s *shared) missing() (addrs []string) {
 	for _, master := range s.sources.Index.PassedOver() {
@@ -128,6 +136,9 @@ func noticesOf(s *summary, all bool) []notice {
 			Fix: diag.Steps("Reload the page.")}}
 	}
 	var out []notice
+	if v := s.virtual(); v != nil {
+		out = append(out, *v)
+	}
 	for _, p := range s.Report.Problems {
 		one := notice{Tone: "bad", Text: p.Text, Fix: diag.Steps(p.Fix), Runbook: diag.Runbook(p.Check)}
 		switch {
@@ -144,6 +155,16 @@ func noticesOf(s *summary, all bool) []notice {
 		}
 	}
 	return out
+}
+
+// virtual returns the notice of a virtual clock; nil without one.
+func (s *summary) virtual() *notice {
+	if !s.Redis() || s.Report.Redis.Ahead == nil {
+		return nil
+	}
+	ahead := time.Duration(*s.Report.Redis.Ahead) * time.Millisecond
+	return &notice{Tone: "held", What: "The clock is virtual:", Text: "it shows " + Moment{s.At, s.At}.Full() + ", " +
+		about(ahead) + " ahead of Redis's. Timers are due by it, and timerd advance moves it."}
 }
 
 func holdNotice(h status.Hold) notice {

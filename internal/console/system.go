@@ -9,19 +9,24 @@ import (
 	"strings"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/ledger"
 	"github.com/timerd-io/timerd/internal/status"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // System is the page of what timerd runs on: the timerds, the Redis servers and the streams.
 type System struct {
-	At      time.Time       `json:"at"`
+	At      time.Time       `json:"at"`              // by Redis's own clock
+	Ahead   *int64          `json:"ahead,omitempty"` // by which a virtual clock leads it, in ms; null without one
 	Redis   bool            `json:"redis"`
 	NATS    bool            `json:"nats"`
 	Timerds []TimerdView    `json:"timerds"` // those alive, by rank
 	Gone    []status.Timerd `json:"gone"`    // those last seen within a day, the latest first
 	Servers []ServerView    `json:"servers"` // of Redis
 	Streams []StreamView    `json:"streams"`
-	Gaps    []GapView       `json:"gaps"` // of the living timerds, the latest first
+	// Account counts the timers that have entered and left; nil if it is unknown, or has not begun.
+	Account *AccountView `json:"account"`
+	Gaps    []GapView    `json:"gaps"` // of the living timerds, the latest first
 	// Happened is the last actions of operators, the latest first.
 	Happened  []EntryView `json:"happened"`
 	NoHistory string      `json:"nohistory,omitempty"` // why they cannot be shown now
@@ -156,6 +161,24 @@ func newStreamView(s status.Stream, perSecond float64, known bool) StreamView {
 	return v
 }
 
+// AccountView is the account of the schedule, beside the events.
+type AccountView struct {
+	schedule.Account
+	Events *ledger.Comparison `json:"events"` // nil before the first comparison
+}
+
+// newAccountView returns the account of a report, or nil.
+func newAccountView(r *status.Report) *AccountView {
+	if r.Account == nil || r.Account.Since.IsZero() {
+		return nil
+	}
+	v := &AccountView{Account: *r.Account}
+	if !r.Compared.At.IsZero() {
+		v.Events = &r.Compared
+	}
+	return v
+}
+
 // GapView is the last time in which a timerd may have missed keyspace events of a server.
 type GapView struct {
 	Instance string    `json:"instance"`
@@ -185,7 +208,7 @@ func gapsOf(r *status.Redis) []GapView {
 
 // onlyStarts reports whether all gaps of the last minutes are those of the timerds' starts.
 func onlyStarts(r *status.Redis, gaps int64) bool {
-	since, starts := r.At.Add(-latenessWindow), int64(0)
+	since, starts := r.RealAt().Add(-latenessWindow), int64(0)
 	for _, g := range gapsOf(r) {
 		if !g.Start && g.At.After(since) {
 			return false
@@ -221,15 +244,17 @@ func newSystemPage(s *shared) *systemPage {
 func (pg *systemPage) system(r *http.Request) (*page, error) {
 	ctx := r.Context()
 	state := pg.state.get(ctx)
-	v := &System{At: pg.now(ctx), Redis: state.Redis(), NATS: state.NATS(), Timerds: []TimerdView{},
+	v := &System{At: pg.realNow(ctx), Redis: state.Redis(), NATS: state.NATS(), Timerds: []TimerdView{},
 		Gone: []status.Timerd{}, Servers: []ServerView{}, Streams: []StreamView{}, Gaps: []GapView{},
 		Happened: []EntryView{}}
 	if v.Redis {
 		redis := state.Report.Redis
+		v.Ahead = redis.Ahead
 		v.addTimerds(redis)
 		v.addServers(redis, pg.servers.get(ctx))
 		v.Gaps = gapsOf(redis)
 	}
+	v.Account = newAccountView(state.Report)
 	if v.NATS {
 		rates := pg.rates.get(ctx)
 		for _, s := range state.Report.NATS.Streams {

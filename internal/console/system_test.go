@@ -44,6 +44,24 @@ func TestSystem(t *testing.T) {
 		`"fullin": null`)
 }
 
+// The system's page has the account, and the events beside it once they were compared.
+func TestSystemHasTheAccount(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	has(t, w.page("/system"), "There is none: it begins once a timerd runs.")
+	has(t, w.get("/api/v1/system").body, `"account": null`)
+	nodes, err := w.sched.Nodes(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nodes[0].KeepAccount(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.set("shop:order:timeout:1", "")
+	has(t, w.fresh("/system"), "<dt>in</dt><dd>1 <small>set 1</small></dd>",
+		"<dt>there</dt><dd>1 <small>pending 1</small></dd>", "<dt>difference</dt><dd>0</dd>", "not compared yet")
+}
+
 // limit gives a stream a limit in bytes, and an age.
 func (w *world) limit(stream string, bytes int64, age time.Duration) {
 	w.t.Helper()

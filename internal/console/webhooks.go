@@ -79,7 +79,7 @@ type hostCounts struct {
 // countHosts reads the newest records of the log.
 func (s *shared) countHosts(ctx context.Context) *hostCounts {
 	c := &hostCounts{hosts: map[string]*HostView{}}
-	now := s.now(ctx)
+	now := s.realNow(ctx)
 	c.err = s.sources.History.Newest(ctx, keys.Delivery, hostRecords, func(r history.Record) bool {
 		if now.Sub(r.Stored) < hostsWithin {
 			c.add(r)

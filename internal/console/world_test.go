@@ -84,6 +84,7 @@ func (w *world) start() {
 	caller := admin.NewHolds(w.sched)
 	caller.Logger = slog.New(slog.DiscardHandler)
 	past := history.New(w.js, keys.Names{})
+	past.Work, past.LogWait = time.Minute, time.Minute // each page is whole, also on a busy machine
 	var actions *console.Actions
 	if w.settings.Actions {
 		actions = &console.Actions{Schedule: w.sched, Timers: admin.NewTimers(w.sched), Holds: caller,
@@ -93,8 +94,6 @@ func (w *world) start() {
 	}
 	c, err := console.New(w.settings, console.Sources{
 		Status: func(ctx context.Context) *status.Report {
-			ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-			defer cancel()
 			from := status.Sources{Schedule: w.sched, JetStream: w.js}
 			if !w.js.Conn().IsConnected() {
 				from.JetStream, from.NoNATS = nil, diag.Finding{Text: "NATS is away", Fix: "bring it back"}

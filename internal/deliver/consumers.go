@@ -81,6 +81,7 @@ func (d *Deliverer) Reload(config *Config) {
 // Run delivers until ctx ends. Then running calls get some seconds to finish. Interrupted deliveries are repeated by
 // another process, or later.
 func (d *Deliverer) Run(ctx context.Context) error {
+	d.hosts.now = d.Now
 	cut, cutNow := context.WithCancel(context.WithoutCancel(ctx))
 	defer cutNow()
 	m := &member{d: d, cut: cut}

@@ -35,6 +35,9 @@ type Deliverer struct {
 	Names keys.Names
 	// Calls limits simultaneous calls. Default: DefaultCalls.
 	Calls int
+	// Now returns the time for circuits, rates, postponements, their end and the log. Default: time.Now, by which calls
+	// themselves always go: their timeouts, signatures and waits for a turn.
+	Now func() time.Time
 	// Proxy returns the proxy of a request. Default: http.ProxyFromEnvironment.
 	Proxy func(*http.Request) (*url.URL, error)
 	// EnsureLog creates the stream of the log if it is missing. By default nothing does.
@@ -64,6 +67,7 @@ type Deliverer struct {
 func New(js jetstream.JetStream, config *Config) *Deliverer {
 	d := &Deliverer{
 		Calls:      DefaultCalls,
+		Now:        time.Now,
 		Proxy:      http.ProxyFromEnvironment,
 		EnsureLog:  func(context.Context) error { return nil },
 		OnDelivery: func(event.Delivery, time.Duration) {},
@@ -106,9 +110,8 @@ func (d *Deliverer) handle(ctx context.Context, w *worker, ev event.Event) error
 	if e == nil {
 		return err
 	}
-	began := time.Now()
 	r := event.Delivery{ID: ev.ID, Origin: ev.FirstID(), Subject: keys.EncodeText(ev.Key.String()), Attempt: ev.Attempt,
-		Time: began.UTC().Truncate(time.Millisecond)}
+		Time: d.Now().UTC().Truncate(time.Millisecond)}
 	o, took := d.deliver(ctx, w, routes, e, ev, &r)
 	o.text = e.hide(o.text)
 	r.Result, r.Error, r.Duration = o.result, o.text, (took + time.Millisecond - 1).Milliseconds()
@@ -152,7 +155,7 @@ func (d *Deliverer) deliver(ctx context.Context, w *worker, routes *routes, e *E
 	r.Host = to.host
 	call, wait := w.admit(e, to.host)
 	if wait != nil {
-		return postpone(e, ev, *wait, time.Now()), 0
+		return postpone(e, ev, *wait, d.Now()), 0
 	}
 	began := time.Now()
 	a := d.call(ctx, w.cut, routes, e, to, ev)
@@ -174,14 +177,14 @@ func (d *Deliverer) conclude(e *Endpoint, ev event.Event, to target, a answer, o
 		wait := leastWait
 		return outcome{result: event.ResultPostponed, after: &wait, text: a.text}
 	case a.verdict == returned:
-		return postpone(e, ev, held{wait: max(leastWait, a.after), why: a.text}, time.Now())
+		return postpone(e, ev, held{wait: max(leastWait, a.after), why: a.text}, d.Now())
 	case open && a.host: // not the delivery's fault
 		wait := held{wait: leastWait, circuit: true}
 		if now := d.hosts.openFor(to.host, e); now != nil {
 			wait = *now
 		}
 		wait.wait, wait.why = max(wait.wait, a.after), a.text
-		return postpone(e, ev, wait, time.Now())
+		return postpone(e, ev, wait, d.Now())
 	case usedUp(ev):
 		return outcome{result: event.ResultDead, text: a.text}
 	case a.verdict == deferred:

@@ -230,12 +230,7 @@ func TestRestartWithTheOldFile(t *testing.T) {
 	restored := parse(t, "version: 3\n"+entries(v.URL, "bank"))
 	restored.File.Changed = time.Unix(1_000_000_000, 0) // as mv keeps it
 	byVersion.Reload(restored)
-	testenv.Eventually(t, patience, func() error {
-		if !strings.Contains(r.out.String(), "file="+restored.File.String()) {
-			return errors.New("not yet")
-		}
-		return byVersion.Healthy()
-	}, "a file that was restored")
+	r.goesBy(byVersion, restored)
 }
 
 // A copy of a file that the group has left has a later time than the file that counts. It takes over neither in a
@@ -257,13 +252,7 @@ func TestCopyOfAnOldFile(t *testing.T) {
 	healthy(t, behind)
 	for _, file := range files[1:] {
 		first.Reload(copied(file))
-		taken := "file=" + copied(file).File.String()
-		testenv.Eventually(t, patience, func() error {
-			if !strings.Contains(r.out.String(), taken) {
-				return errors.New("not yet")
-			}
-			return first.Healthy()
-		}, "the group to go by the next file")
+		r.goesBy(first, copied(file))
 	}
 	outdated(t, behind)
 	r.numbered(0, 5, always("bank:order:callback"))
@@ -357,8 +346,10 @@ func TestFileThatGrowsAndShrinks(t *testing.T) {
 			r.records(sent + j + 1)
 		}
 		call(0, name(0))
-		d.Reload(parse(t, group+large))
+		larger := parse(t, group+large)
+		d.Reload(larger)
 		call(1, name(0))
+		r.goesBy(d, larger) // the group gets a new namespace's events from then on
 		call(2, name(1))
 		stop()
 		d, stop = r.deliver(parse(t, group+large), func(d *deliver.Deliverer) { d.Calls = 4096 })
@@ -373,6 +364,17 @@ func TestFileThatGrowsAndShrinks(t *testing.T) {
 		stop()
 	}
 	once(t, 18, one, two)
+}
+
+// goesBy waits until a process takes events by a configuration that no process has had before.
+func (r *rig) goesBy(d *deliver.Deliverer, c *deliver.Config) {
+	r.t.Helper()
+	testenv.Eventually(r.t, patience, func() error {
+		if !strings.Contains(r.out.String(), "file="+c.File.String()) {
+			return errors.New("not yet")
+		}
+		return d.Healthy()
+	}, "a process that goes by the file "+c.File.String())
 }
 
 // remake creates a group's consumer again, with other settings.

@@ -230,10 +230,14 @@ func (h *hosts) noteChange(name string, before bool, now circuit) {
 	h.onChange(name, now.length)
 }
 
-// find returns a host, and creates its state if needed.
+// find returns a host, and creates its state if needed. An idle one is forgotten at once, as a virtual clock may have
+// passed many intervals of forget.
 func (h *hosts) find(name string, now time.Time) *host {
 	if x := h.all[name]; x != nil {
-		return x
+		if !x.idle(now, hostIdle) {
+			return x
+		}
+		h.drop(name, x)
 	}
 	if len(h.all) >= maxHosts {
 		tries := forgetTries
@@ -275,6 +279,7 @@ func (h *hosts) forget() {
 func (h *hosts) drop(name string, x *host) {
 	if x.circuit.open() {
 		h.openCount--
+		h.onChange(name, 0)
 	}
 	delete(h.all, name)
 }

@@ -254,6 +254,25 @@ func TestHostsAreForgotten(t *testing.T) {
 	})
 }
 
+// Failures that are far apart do not add up, however rarely forget is called.
+func TestIdleHostsAreForgottenAtTheirNextCall(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1_700_000_000, 0)
+	h, p, e := newHosts(func(string, time.Duration) {}), &places{most: 100}, limits(1, 0)
+	h.now = func() time.Time { return now }
+	for range 2 * failuresInRow {
+		call, wait := h.begin("rare:1", e, p)
+		if wait != nil {
+			t.Fatalf("held back: %+v", wait)
+		}
+		call.end(true, false)
+		now = now.Add(hostIdle)
+	}
+	if n := h.openCircuits(); n != 0 {
+		t.Errorf("%d open circuits", n)
+	}
+}
+
 // Of hosts that are called for the first time and let each call hang, 5,000 are due at one moment. A host that has
 // answered before is not held up for a moment, whenever it is called.
 func TestStrangersNeverTakeAllPlaces(t *testing.T) {

@@ -129,6 +129,7 @@ const (
 	CheckTimerds    = "timerds"
 	CheckSilent     = "silent timerds"
 	CheckClock      = "redis clock"
+	CheckAccount    = "account"
 	CheckHolds      = "holds"
 	CheckAudits     = "audits"
 	CheckAside      = "set aside"

@@ -1,6 +1,7 @@
 package history
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -26,18 +27,20 @@ const (
 	lookStep
 )
 
+// within returns the time for the step in a log.
+func (s step) within() time.Duration {
+	if s == openStep {
+		return logOpenTime
+	}
+	return logLookTime
+}
+
 // absence notes whether a log answers: the stream of the deliveries, or of the history. Its methods may be called
 // concurrently.
 type absence struct {
-	within map[step]time.Duration
-
 	mu    sync.Mutex
 	why   error
 	until time.Time
-}
-
-func newAbsence() *absence {
-	return &absence{within: map[step]time.Duration{openStep: logOpenTime, lookStep: logLookTime}}
 }
 
 // reason returns the reason not to ask the log now; nil if it may be asked.
@@ -69,7 +72,7 @@ func (c *cursor) do(ctx context.Context, which step, run func(context.Context) e
 	if c.away = c.log.reason(); c.away != nil {
 		return nil
 	}
-	bounded, cancel := context.WithTimeout(ctx, c.log.within[which])
+	bounded, cancel := context.WithTimeout(ctx, cmp.Or(c.logWait, which.within()))
 	defer cancel()
 	err := run(bounded)
 	if err == nil || ctx.Err() != nil {

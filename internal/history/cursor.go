@@ -21,12 +21,13 @@ type cursor struct {
 	match  matcher
 	limit  int // number of wanted records
 
-	log     *absence // the search works without the stream; nil if it does not
-	missing bool     // there is no such stream
-	away    error    // the reason why it cannot be searched, or not further
-	place   uint64   // its beginning
-	count   uint64   // its messages
-	first   uint64   // its first message
+	log     *absence      // the search works without the stream; nil if it does not
+	logWait time.Duration // the Reader's LogWait
+	missing bool          // there is no such stream
+	away    error         // the reason why it cannot be searched, or not further
+	place   uint64        // its beginning
+	count   uint64        // its messages
+	first   uint64        // its first message
 	last    uint64
 	average uint64 // bytes of a message
 

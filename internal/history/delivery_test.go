@@ -72,7 +72,8 @@ func TestSearchFindsDeliveries(t *testing.T) {
 	s := newStreams(t, testenv.NATS(t), names)
 	s.fire(key, 1)
 	s.await(names.FiredStream(), 1)
-	r := history.New(s.js, names).WithFirstWindow(200).WithPatience(time.Minute)
+	r := history.New(s.js, names).WithFirstWindow(200)
+	r.Work, r.LogWait = time.Minute, time.Minute // a busy machine needs more than a second
 	p, err := r.Search(t.Context(), history.Query{Key: parseKey(t, key)}, "", 0)
 	if err != nil || told(p.Records) != "fired \xffA-42" || len(p.Streams) != 2 || p.Place != "" {
 		t.Fatalf("without the log: %s, %+v, %v", told(p.Records), p.Streams, err)
@@ -108,7 +109,7 @@ func TestSearchFindsDeliveries(t *testing.T) {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
 		}
 	}
-	r.Work = time.Second
+	r.Work = time.Minute
 	p, err = r.Search(t.Context(), history.Query{Key: parseKey(t, key)}, "1.1", 0) // of a page that knew two streams
 	if got := told(p.Records); err != nil || got != "postponed \xffA-42/2, retry \xffA-42/1" {
 		t.Errorf("a place without the log: %s, %v", got, err)
@@ -135,7 +136,8 @@ func TestSearchAmongHostileDeliveries(t *testing.T) {
 	s.publish(subject, nil, delivery(key, 2, "\u202e<b>", strings.Repeat("x", 10_000)))
 	s.deliver(key, 1, event.ResultRetry, "")
 	s.await(names.DeliveryStream(), 12)
-	r := history.New(s.js, names).WithPatience(time.Minute)
+	r := history.New(s.js, names)
+	r.Work, r.LogWait = time.Minute, time.Minute // a busy machine needs more than a second
 	for faults, q := range map[int]history.Query{3: {Key: parseKey(t, key)},
 		8: {Namespace: keys.Namespace{App: "app"}, Text: "order 42"}} {
 		got := told(all(t, r, q, 3))

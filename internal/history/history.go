@@ -34,6 +34,9 @@ type Reader struct {
 	// Work is the time after which a search returns its matches. Default: 1 s. It takes some 150 ms more, or longer if
 	// NATS is slow.
 	Work time.Duration
+	// LogWait is the longest wait for each answer about the deliveries or the history in a search of several streams.
+	// Default: 1 s until the stream is open, 2 s for its messages.
+	LogWait time.Duration
 }
 
 // New returns a Reader of the streams with these names. Give it a js with its own connection, because its reads delay
@@ -41,7 +44,7 @@ type Reader struct {
 func New(js jetstream.JetStream, names keys.Names) *Reader {
 	return &Reader{
 		js: js, names: names, slots: make(chan struct{}, searches),
-		logs:  map[string]*absence{keys.Delivery: newAbsence(), keys.History: newAbsence()},
+		logs:  map[string]*absence{keys.Delivery: {}, keys.History: {}},
 		first: firstWindow, Work: defaultWork,
 	}
 }
@@ -109,7 +112,7 @@ func (r *Reader) Search(ctx context.Context, q Query, place string, limit int) (
 	for i, c := range s.cursors {
 		c.limit, c.place = s.limit, places[i]
 		if i > 0 {
-			c.log = r.logs[c.match.isIn()]
+			c.log, c.logWait = r.logs[c.match.isIn()], r.LogWait
 		}
 		err := c.do(ctx, openStep, c.open)
 		if err != nil {

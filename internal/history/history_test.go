@@ -11,6 +11,7 @@ import (
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
@@ -125,6 +126,56 @@ func testSearch(t *testing.T, total int, configure func(*history.Reader)) {
 				t.Errorf("direct %v, %s: %s, want %s", direct, c.name, got, c.want)
 			}
 		}
+	}
+}
+
+// Ids are read from headers, of long keys from the message. Messages without a timer of their subject have none.
+func TestIdentities(t *testing.T) {
+	t.Parallel()
+	names := keys.Names{}
+	s := newStreams(t, testenv.NATS(t), names)
+	long := "app:m:t:" + strings.Repeat("x", 600)
+	forged := firing("app:m:t:victim", 1)
+	s.fire("app:m:t:before", 1)
+	s.await(names.FiredStream(), 1)
+	r := history.New(s.js, names)
+	var began time.Time
+	testenv.Eventually(t, time.Minute, func() bool {
+		began = time.Now()
+		p, err := r.Search(t.Context(), history.Query{}, "", 1)
+		return err == nil && p.Records[0].Stored.Before(began)
+	}, "the clock of NATS to pass")
+	s.fire("app:m:t:a b", 2)
+	s.publish("timers.fired.evil.m.t", nats.Header{event.MsgIDHeader: {forged.ID}}, forged.AppendJSON(nil))
+	s.publish("timers.fired.app.m.t", nil, []byte("no event"))
+	s.fire(long, 1)
+	s.fire("app:m:t:last", 1)
+	s.await(names.FiredStream(), 6)
+	read := func(since time.Time, most int) (said []string) {
+		for from, more := uint64(0), true; more; more = from > 0 {
+			ids, next, err := r.Identities(t.Context(), keys.Fired, since, from, most)
+			if err != nil || len(ids) > most {
+				t.Fatalf("%d ids, %v", len(ids), err)
+			}
+			for _, id := range ids {
+				said = append(said, fmt.Sprintf("%d %.12s %d", id.Seq, id.Key, id.Attempt))
+			}
+			from = next
+		}
+		return said
+	}
+	want := []string{"2 app:m:t:a b 2", "5 app:m:t:xxxx 1", "6 app:m:t:last 1"}
+	for most := range 6 {
+		if got := read(began, most+1); !slices.Equal(got, want) {
+			t.Errorf("%d at a time: %q, want %q", most+1, got, want)
+		}
+	}
+	if got := read(began.Add(-time.Hour), 2); !slices.Equal(got, append([]string{"1 app:m:t:befo 1"}, want...)) {
+		t.Errorf("from the beginning: %q", got)
+	}
+	_, _, err := r.Identities(t.Context(), keys.Delivery, began, 0, 1)
+	if !errors.Is(err, history.ErrNoStream) {
+		t.Errorf("without the stream: %v", err)
 	}
 }
 

@@ -151,23 +151,40 @@ func get(ctx context.Context, js jetstream.JetStream, stream string, which map[s
 	return m, true, nil
 }
 
-// each calls f for each message of a stream from one sequence to another, both included, oldest first, until f returns
-// false. It reads all subjects: with a filter, NATS would count the matches, block by block to the end of the stream,
-// and store no event meanwhile. Its error has the fix.
-func each(ctx context.Context, js jetstream.JetStream, stream string, from, to uint64, f func(message) bool) error {
-	if from > to {
+// part is a part of a stream.
+type part struct {
+	from, to    uint64    // sequences, both included
+	since       time.Time // only messages stored since then; the zero Time: all
+	headersOnly bool      // without the data
+}
+
+// config returns the configuration of a consumer that reads the part.
+func (p part) config() jetstream.ConsumerConfig {
+	c := jetstream.ConsumerConfig{
+		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
+		OptStartSeq:       max(p.from, 1),
+		AckPolicy:         jetstream.AckNonePolicy,
+		HeadersOnly:       p.headersOnly,
+		MemoryStorage:     true,
+		Replicas:          1,
+		InactiveThreshold: idleConsumer,
+	}
+	if !p.since.IsZero() {
+		c.DeliverPolicy, c.OptStartSeq, c.OptStartTime = jetstream.DeliverByStartTimePolicy, 0, &p.since
+	}
+	return c
+}
+
+// each calls f for each message of a part of a stream, oldest first, until f returns false. It reads all subjects: with
+// a filter, NATS would count the matches, block by block to the end of the stream, and store no event meanwhile. Its
+// error has the fix.
+func each(ctx context.Context, js jetstream.JetStream, stream string, of part, f func(message) bool) error {
+	if of.from > of.to {
 		return nil
 	}
 	made, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
-	consumer, err := js.CreateConsumer(made, stream, jetstream.ConsumerConfig{
-		DeliverPolicy:     jetstream.DeliverByStartSequencePolicy,
-		OptStartSeq:       max(from, 1),
-		AckPolicy:         jetstream.AckNonePolicy,
-		MemoryStorage:     true,
-		Replicas:          1,
-		InactiveThreshold: idleConsumer,
-	})
+	consumer, err := js.CreateConsumer(made, stream, of.config())
 	if err != nil {
 		return silent(err, js, stream, "CONSUMER.CREATE."+stream+".>")
 	}
@@ -180,7 +197,7 @@ func each(ctx context.Context, js jetstream.JetStream, stream string, from, to u
 	if info.NumPending == 0 {
 		return nil
 	}
-	p := pull{js: js, api: "CONSUMER.MSG.NEXT." + stream + "." + info.Name, inbox: js.Conn().NewInbox(), last: from}
+	p := pull{js: js, api: "CONSUMER.MSG.NEXT." + stream + "." + info.Name, inbox: js.Conn().NewInbox(), last: of.from}
 	if p.sub, err = js.Conn().SubscribeSync(p.inbox); err != nil {
 		return fmt.Errorf("stream %s: %w", stream, err)
 	}
@@ -188,7 +205,7 @@ func each(ctx context.Context, js jetstream.JetStream, stream string, from, to u
 	if err := p.sub.SetPendingLimits(-1, -1); err != nil { // bufferBytes is the limit
 		return fmt.Errorf("stream %s: %w", stream, err)
 	}
-	return silent(p.read(ctx, to, f), js, stream, p.api)
+	return silent(p.read(ctx, of.to, f), js, stream, p.api)
 }
 
 // pull reads the messages of a consumer in batches.

@@ -52,8 +52,7 @@ func (w *window) look(ctx context.Context) error {
 		return w.pick(ctx)
 	}
 	var heavy error
-	from, to := w.from, w.to
-	err := each(ctx, w.js, w.stream, from, to, func(m message) bool {
+	err := each(ctx, w.js, w.stream, part{from: w.from, to: w.to}, func(m message) bool {
 		if w.since.IsZero() {
 			w.since = m.stored
 		}

@@ -60,6 +60,8 @@ func action(e event.Entry) string {
 		return "audited all keys"
 	case event.EntryAcknowledge:
 		return "acknowledged the loss of data"
+	case event.EntryReconcile:
+		return "ended " + object(e, "timer") + " of a restored Redis that had fired"
 	}
 	return strings.TrimSpace(string(e.Kind) + " " + object(e, "timer"))
 }

@@ -2,6 +2,9 @@ package policy
 
 import (
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/timerd-io/timerd/keys"
 )
@@ -42,4 +45,107 @@ func (r Refusal) String() string {
 		return name + " was not there"
 	}
 	return name + " was there"
+}
+
+// GuardRule is the guards of a namespace's timers, with placeholders for the parts of a timer's key; "" is none.
+type GuardRule struct{ Unless, If string }
+
+// The words before the keys of a rule.
+const wordUnless, wordIf = "unless", "if"
+
+// String returns the rule in the form that ParseGuards reads.
+func (g GuardRule) String() string {
+	var words []string
+	for _, guard := range [][2]string{{wordUnless, g.Unless}, {wordIf, g.If}} {
+		if guard[1] != "" {
+			words = append(words, guard[:]...)
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// ParseGuards reads a list such as
+//
+//	shop:order:timeout=unless shop:order:paid:%id; pay=if pay:live:%module:%id
+//
+// of namespaces as for keys.ParseNamespace with guards: unless and a key, if and a key, or both. In a key %app,
+// %module, %type and %id stand for the parts of the timer's, and %% for a percent sign. Empty entries are
+// ignored, and an empty list has no rules. The error joins one for each fault.
+func ParseGuards(s string) (Rules[GuardRule], error) {
+	var rules Rules[GuardRule]
+	var faults []error
+	for entry := range strings.SplitSeq(s, ";") {
+		if entry = strings.TrimSpace(entry); entry == "" {
+			continue
+		}
+		name, text, ok := strings.Cut(entry, "=")
+		if !ok {
+			faults = append(faults, fmt.Errorf("%q: want namespace=unless KEY, namespace=if KEY, or both", entry))
+			continue
+		}
+		namespace, err := keys.ParseNamespace(strings.TrimSpace(name))
+		if err != nil {
+			faults = append(faults, err)
+		}
+		rule, errs := parseGuardRule(strings.Fields(text))
+		for _, err := range errs {
+			faults = append(faults, fmt.Errorf("%q: %w", entry, err))
+		}
+		rules = append(rules, Rule[GuardRule]{namespace, rule})
+	}
+	if len(faults) > 0 {
+		return nil, errors.Join(faults...)
+	}
+	return rules, nil
+}
+
+// parseGuardRule reads pairs of a word and a key, and returns every fault.
+func parseGuardRule(words []string) (rule GuardRule, faults []error) {
+	if len(words) == 0 || len(words)%2 > 0 {
+		return rule, []error{errors.New("want unless and a key, if and a key, or both, such as " +
+			"unless shop:order:paid:%id")}
+	}
+	for pair := range slices.Chunk(words, 2) {
+		var key *string
+		switch strings.ToLower(pair[0]) {
+		case wordUnless:
+			key = &rule.Unless
+		case wordIf:
+			key = &rule.If
+		default:
+			faults = append(faults, fmt.Errorf("%q: want unless or if, and a key", pair[0]))
+			continue
+		}
+		if *key != "" {
+			faults = append(faults, fmt.Errorf("%s can be given once", strings.ToLower(pair[0])))
+		}
+		*key = pair[1]
+		if err := CheckGuard(pair[1]); err != nil {
+			faults = append(faults, err)
+		}
+		faults = append(faults, checkPlaceholders(pair[1])...)
+	}
+	return rule, faults
+}
+
+// checkPlaceholders returns a fault for each unknown placeholder of a key.
+func checkPlaceholders(key string) (faults []error) {
+	for {
+		_, rest, ok := strings.Cut(key, "%")
+		if !ok {
+			return faults
+		}
+		if key, ok = strings.CutPrefix(rest, "%"); ok {
+			continue
+		}
+		end := strings.IndexFunc(rest, func(r rune) bool { return r < 'a' || r > 'z' })
+		if end < 0 {
+			end = len(rest)
+		}
+		if !slices.Contains([]string{"app", "module", "type", "id"}, rest[:end]) {
+			faults = append(faults, fmt.Errorf("unknown placeholder %q: want %%app, %%module, %%type, %%id or %%%%",
+				"%"+rest[:end]))
+		}
+		key = rest[end:]
+	}
 }

@@ -18,7 +18,7 @@ type ParkedReason string
 const (
 	ParkedRights  ParkedReason = "rights"  // timerd may not read the key
 	ParkedRefused ParkedReason = "refused" // NATS refuses the subject
-	ParkedGuard   ParkedReason = "guard"   // timerd may not read the guard; counted with ParkedRefused
+	ParkedGuard   ParkedReason = "guard"   // timerd may not read the guard
 )
 
 // Parked counts the timers set aside for one reason.
@@ -41,15 +41,18 @@ func ParkedOn(ctx context.Context, n *schedule.Node) ([]Parked, error) {
 		reason ParkedReason
 		count  int64
 		index  func(keys.Partition) string
+		first  redis.ZRangeArgs // the first one within the index
 	}{
-		{ParkedRights, found.Parked.Rights, keys.Partition.Aside},
-		{ParkedRefused, found.Parked.Refused, keys.Partition.Refused},
+		{ParkedRights, found.Parked.Rights, keys.Partition.Aside, redis.ZRangeArgs{Start: "-inf", Stop: "+inf"}},
+		{ParkedRefused, found.Parked.Refused, keys.Partition.Refused, redis.ZRangeArgs{Start: "0", Stop: "+inf"}},
+		{ParkedGuard, found.Parked.Guard, keys.Partition.Refused,
+			redis.ZRangeArgs{Start: "(0", Stop: "-inf", Rev: true}}, // their scores are negative
 	} {
 		if c.count == 0 {
 			continue
 		}
 		a := Parked{Reason: c.reason, Count: c.count}
-		if a.Key, a.Guard, err = firstParked(ctx, n, found.Heads, c.index); err != nil {
+		if a.Key, a.Guard, err = firstParked(ctx, n, found.Heads, c.index, c.first); err != nil {
 			return nil, err
 		}
 		all = append(all, a)
@@ -60,11 +63,13 @@ func ParkedOn(ctx context.Context, n *schedule.Node) ([]Parked, error) {
 // firstParked returns a key from the partitions' indexes of timers set aside, with the guard that timerd may not read;
 // the zero Key if there is none any more.
 func firstParked(ctx context.Context, n *schedule.Node, heads []schedule.Head,
-	index func(keys.Partition) string) (key keys.Key, guard string, err error) {
+	index func(keys.Partition) string, first redis.ZRangeArgs) (key keys.Key, guard string, err error) {
+	first.ByScore, first.Count = true, 1
 	replies := make([]*redis.StringSliceCmd, len(heads))
 	_, err = n.Server().Pipelined(ctx, func(pipe redis.Pipeliner) error {
 		for i, h := range heads {
-			replies[i] = pipe.ZRange(ctx, index(h.Partition), 0, 0)
+			first.Key = index(h.Partition)
+			replies[i] = pipe.ZRangeArgs(ctx, first)
 		}
 		return nil
 	})

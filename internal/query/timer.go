@@ -160,7 +160,7 @@ func (w *walk) judge(ctx context.Context, entries []entry) ([]candidate, error) 
 	return slices.DeleteFunc(all, func(f candidate) bool { return !w.query.wants(f.State) }), nil
 }
 
-// readStates returns firings with their states, and with Parked set if NATS refused them.
+// readStates returns firings with their states, and with Parked set for parked ones.
 func (w *walk) readStates(ctx context.Context, firings []candidate) ([]Timer, error) {
 	type reply struct{ claims, refused *redis.FloatSliceCmd }
 	replies := make([]reply, len(firings))
@@ -178,7 +178,7 @@ func (w *walk) readStates(ctx context.Context, firings []candidate) ([]Timer, er
 	for i, f := range firings {
 		timers[i] = f.Timer
 		timers[i].State = stateOf(w.holds, f.at.name, f.Key, f.at.due, schedule.Score(replies[i].claims.Val()[0]))
-		if replies[i].refused.Val()[0] > 0 {
+		if replies[i].refused.Val()[0] != 0 {
 			timers[i].Parked = ParkedRefused
 		}
 	}

@@ -105,7 +105,7 @@ func (c *Consumer) carryOut(work context.Context, d decision) (result outcome, f
 	}
 	var due schedule.Millis
 	var set bool
-	var tooMany error
+	var refused error
 	key := d.retry.Key
 	partition := c.retrier.Partition(key.String())
 	server := c.retrier.ServerOf(partition)
@@ -115,15 +115,16 @@ func (c *Consumer) carryOut(work context.Context, d decision) (result outcome, f
 	}
 	result = c.try(work, through, func(ctx context.Context) (verdict, error) {
 		var err error
-		if due, set, err = c.retrier.Retry(ctx, d.retry); errors.Is(err, schedule.ErrTooManyRetries) {
-			tooMany, err = err, nil
+		due, set, err = c.retrier.Retry(ctx, d.retry)
+		if errors.Is(err, schedule.ErrTooManyRetries) || errors.Is(err, schedule.ErrGuardSlot) {
+			refused, err = err, nil
 		}
 		return c.judgeRedis(partition, err), err
 	})
 	switch {
 	case result != carriedOut:
-	case tooMany != nil:
-		return c.bury(work, d.refuse(tooMany.Error())), nil
+	case refused != nil:
+		return c.bury(work, d.refuse(refused.Error())), nil
 	case set:
 		source := "retry"
 		if d.postponed {

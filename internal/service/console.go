@@ -71,6 +71,7 @@ func newConsole(c config.Config, js jetstream.JetStream, conf streams.Config, vi
 	caller.Logger = log
 	var webhooks status.RecentWebhooks
 	var overdue status.OverdueWatch
+	var account status.RecentAccount
 	var databases query.Databases
 	var written streams.WriteErrors
 	past := history.New(js, conf.Names)
@@ -94,7 +95,7 @@ func newConsole(c config.Config, js jetstream.JetStream, conf streams.Config, vi
 			return report(ctx, status.Sources{
 				Schedule: sched, Masters: away, JetStream: js, NoNATS: natsAway(c.NATS), Streams: conf,
 				Needs: rights.Needs{Events: true}, Clients: c.Clients(),
-				Webhooks: &webhooks, Overdue: &overdue, Databases: &databases, Written: &written,
+				Webhooks: &webhooks, Overdue: &overdue, Account: &account, Databases: &databases, Written: &written,
 			})
 		},
 		Index:    sched,

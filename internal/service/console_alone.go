@@ -2,12 +2,14 @@ package service
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"net"
+	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/backoff"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
 )
@@ -35,7 +37,8 @@ func (a ConsoleAlone) runOn(ctx context.Context, l net.Listener) error {
 		return err
 	}
 	rdb := connect.NewRedisClient(a.Config.Redis.Limited(1, consoleDial, consolePatience))
-	if err := errors.Join(refuseVirtual(ctx, rdb), rdb.Close()); err != nil {
+	defer func() { _ = rdb.Close() }() // nothing is pending on it
+	if err := refuseVirtual(ctx, rdb); err != nil {
 		nc.Close()
 		return err
 	}
@@ -50,5 +53,22 @@ func (a ConsoleAlone) runOn(ctx context.Context, l net.Listener) error {
 	}
 	a.Logger.Info("the console is running", "console", shownAddr(consoleURL, l), "redis", a.Config.Redis.Shown, "nats",
 		a.Config.NATS.Shown)
-	return pages.run(ctx, l)
+	return runAll(ctx, a.Logger, stopWithin, step{
+		{"console", func(ctx context.Context) error { return pages.run(ctx, l) }},
+		{"looks for a virtual clock", func(ctx context.Context) error { return findVirtual(ctx, rdb) }},
+	})
+}
+
+// virtualEvery is the interval of the console's looks for a virtual clock.
+const virtualEvery = time.Second
+
+// findVirtual looks until ctx ends, and returns an error once the installation of the Redis is virtual: it may have
+// been silent when the console began, or another one may answer at its address.
+func findVirtual(ctx context.Context, rdb redis.UniversalClient) error {
+	for backoff.Sleep(ctx, virtualEvery) {
+		if err := refuseVirtual(ctx, rdb); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -29,7 +29,8 @@ type Delivery struct {
 	Config  config.Config // of the sections NATS and Deliver
 	Version string        // for the log
 	Calls   int           // limit of simultaneous calls
-	Virtual bool          // the installation is virtual; otherwise Run refuses one
+	// Clock reads the clock of a virtual installation; nil for no such installation, and then Run refuses one.
+	Clock func() time.Time
 	// Load reads the file of endpoints. Its error names all faults.
 	Load func() (*deliver.Config, error)
 	// Reload asks for another call of Load.
@@ -58,7 +59,7 @@ func (s Delivery) Run(ctx context.Context) error {
 	}
 	conns := &connections{js: js}
 	err = s.ensureLog(ctx, js)
-	if err == nil && !s.Virtual {
+	if err == nil && s.Clock == nil {
 		err = s.refuseVirtual(ctx, js)
 	}
 	if err != nil {
@@ -68,10 +69,13 @@ func (s Delivery) Run(ctx context.Context) error {
 	d.Names = s.Config.Streams().Names
 	d.Calls = s.Calls
 	d.Logger = s.Logger
+	if s.Clock != nil {
+		d.Now = s.Clock
+	}
 	d.EnsureLog = func(ctx context.Context) error { return streams.EnsureDelivery(ctx, js, s.Config.Streams()) }
 	hindered := &deliverer{
-		js: js, streams: s.Config.Streams(), instance: newInstance(hostname()), outdated: d.Outdated, log: s.Logger,
-		failing: map[string]*streams.Circuit{},
+		js: js, streams: s.Config.Streams(), instance: newInstance(hostname()), outdated: d.Outdated, now: d.Now,
+		log: s.Logger, failing: map[string]*streams.Circuit{},
 	}
 	d.OnCircuit = hindered.noteCircuit
 	metrics := newRegistry()

@@ -29,6 +29,7 @@ type deliverer struct {
 	streams  streams.Config
 	instance string
 	outdated func() *deliver.Outdated
+	now      func() time.Time // by the clock of circuits
 	log      *slog.Logger
 
 	mu      sync.Mutex
@@ -43,7 +44,7 @@ func (d *deliverer) noteCircuit(host string, length time.Duration) {
 		delete(d.failing, host)
 		return
 	}
-	now := time.Now().UTC()
+	now := d.now().UTC()
 	if d.failing[host] == nil {
 		d.failing[host] = &streams.Circuit{Host: host, Since: now}
 	}

@@ -11,7 +11,8 @@ import (
 // A report has since when a host's circuit is open, and when it is probed next.
 func TestCircuitsAreSaid(t *testing.T) {
 	t.Parallel()
-	d := &deliverer{outdated: func() *deliver.Outdated { return nil }, failing: map[string]*streams.Circuit{}}
+	d := &deliverer{outdated: func() *deliver.Outdated { return nil }, now: time.Now,
+		failing: map[string]*streams.Circuit{}}
 	begun := time.Now()
 	d.noteCircuit("a:443", 30*time.Second)
 	first := d.report().Circuits

@@ -32,6 +32,7 @@ type metrics struct {
 	pending     prometheus.Gauge
 	firing      prometheus.Gauge
 	held        prometheus.Gauge
+	differs     prometheus.Gauge
 	holds       prometheus.Gauge
 	due         *prometheus.GaugeVec
 	complete    prometheus.Gauge
@@ -73,7 +74,9 @@ func newMetrics(r registry, namespaces keys.Namespaces) *metrics {
 		pending: r.gauge("pending_timers", "Timers in the schedule that are not due, at the last sweep."),
 		firing:  r.gauge("firing_timers", "Firings that are owed or claimed by any timerd, at the last sweep."),
 		held:    r.gauge("held_timers", "Timers that are due and held, at the last sweep."),
-		holds:   r.gauge("holds", "Namespaces on hold."),
+		differs: r.gauge("account_difference",
+			"Timers by which the account differs, of the servers whose first timerd this is."),
+		holds: r.gauge("holds", "Namespaces on hold."),
 		due: r.gauges("due_timers",
 			"Pending timers of all namespaces, by the time within which they become due.", "within"),
 		complete: r.gauge("keyspace_events_complete",
@@ -137,7 +140,7 @@ func (m *metrics) startAtZero() {
 		counting(f.fired, schedule.TriggerDeadline, schedule.TriggerExpired, schedule.TriggerSweep,
 			schedule.TriggerReclaim)
 	}
-	counting(m.setAside, query.ParkedRights, query.ParkedRefused, reasonRetry)
+	counting(m.setAside, query.ParkedRights, query.ParkedRefused, query.ParkedGuard, reasonRetry)
 	m.setAsideTimers(schedule.ParkedCounts{})
 	for _, h := range horizons() {
 		m.due.WithLabelValues(h.name)
@@ -173,6 +176,7 @@ func (m *metrics) observed(seen schedule.Observed) {
 func (m *metrics) setAsideTimers(n schedule.ParkedCounts) {
 	m.aside.WithLabelValues(string(query.ParkedRights)).Set(float64(n.Rights))
 	m.aside.WithLabelValues(string(query.ParkedRefused)).Set(float64(n.Refused))
+	m.aside.WithLabelValues(string(query.ParkedGuard)).Set(float64(n.Guard))
 }
 
 // members exports the living timerds, and the settings on which they disagree.

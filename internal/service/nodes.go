@@ -60,6 +60,7 @@ type servedNode struct {
 	scanned    bool             // a sweep has ended; guarded by nodes.mu
 	incomplete bool             // events needed for adoption are missing; guarded by nodes.mu
 	vanished   int64            // timers that vanished lately; guarded by nodes.mu
+	differs    int64            // timers by which accounts differ; guarded by nodes.mu
 	vanishedAt time.Time        // the last time timers vanished; guarded by nodes.mu
 }
 
@@ -113,19 +114,21 @@ func (s *nodes) update(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
-	var pending, firing, held int64
+	var pending, firing, held, differs int64
 	s.aside = schedule.ParkedCounts{}
 	complete := true
 	for _, n := range s.served {
 		pending += n.counts.Pending
 		firing += n.counts.Firing
 		held += n.counts.Held
+		differs += n.differs
 		s.aside.Add(n.counts.Parked)
 		complete = complete && !n.incomplete
 	}
 	s.metrics.pending.Set(float64(pending))
 	s.metrics.firing.Set(float64(firing))
 	s.metrics.held.Set(float64(held))
+	s.metrics.differs.Set(float64(differs))
 	s.metrics.setAsideTimers(s.aside)
 	s.metrics.setComplete(complete)
 }
@@ -289,6 +292,9 @@ func (s *nodes) setAside() (found diag.Findings) {
 	}
 	if aside.Refused > 0 {
 		said = append(said, fmt.Sprintf("%d timers whose subjects NATS refuses", aside.Refused))
+	}
+	if aside.Guard > 0 {
+		said = append(said, fmt.Sprintf("%d timers whose guards timerd may not read", aside.Guard))
 	}
 	if len(said) > 0 {
 		found.Warn("", "%s; timerd doctor names one of each and what to do", strings.Join(said, ", "))

@@ -53,6 +53,8 @@ func (m *nodeMetrics) Vanished(missing int64) {
 
 func (m *nodeMetrics) Replanned(n int) { m.metrics.replanned.Add(float64(n)) }
 
+func (m *nodeMetrics) AccountDiffers(timers int64) { m.update(func() { m.node.differs = timers }) }
+
 func (m *nodeMetrics) Unanswered(silent time.Duration) { m.metrics.counts.noteStop(silent, false) }
 
 func (m *nodeMetrics) Gap(reason string) {

@@ -66,8 +66,12 @@ func (p *published) Settled(n int) { p.settled.Add(float64(n)) }
 
 func (p *published) Released(n int) { p.released.Add(float64(n)) }
 
-func (p *published) SetAside(*schedule.Firing) {
-	p.all.setAside.WithLabelValues(string(query.ParkedRefused)).Inc()
+func (p *published) SetAside(_ *schedule.Firing, kind schedule.OutcomeKind) {
+	reason := query.ParkedRefused
+	if kind == schedule.OutcomeUnread {
+		reason = query.ParkedGuard
+	}
+	p.all.setAside.WithLabelValues(string(reason)).Inc()
 }
 
 func (p *published) Late(f *schedule.Firing, action notify.LateAction) {

@@ -19,6 +19,7 @@ import (
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/ledger"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/retry"
 	"github.com/timerd-io/timerd/internal/rights"
@@ -145,6 +146,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	wrong := newProblems(status.Sources{
 		Schedule: sched, JetStream: conns.js, NoNATS: natsAway(c.NATS), Streams: conf,
 		Webhooks: new(status.RecentWebhooks), Overdue: new(status.OverdueWatch),
+		Account:   new(status.RecentAccount),
 		Databases: new(query.Databases), Written: publisher.Written,
 		Needs: rights.Needs{Events: true, Hears: c.Service.Namespaces}, Clients: c.Clients(), Brief: true,
 	}, all, registered)
@@ -179,6 +181,8 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 			{"problems", withoutError(wrong.run)},
 			{"history", withoutError(m.ends.Run)},
 			{"losses", withoutError(streams.NewLosses(conns.rdb, conns.js, conf, all.counted, log).Run)},
+			{"ledger", withoutError(ledger.Keeper{Sources: ledger.Sources{Schedule: sched, JetStream: conns.js,
+				Streams: conf}, Logger: log}.Run)},
 		},
 		{{"connections", conns.run}},
 	}, nil
@@ -200,6 +204,9 @@ func (s Service) join(ctx context.Context, conns *connections, instance string,
 		member, err = streams.Join(ctx, conns.rdb, conns.js, s.Config.Streams(), instance, s.Logger)
 		return err
 	})
+	if err == nil && !s.Virtual && keys.IsVirtual(member.ID()) { // Redis was silent when it was first asked
+		return nil, errVirtual
+	}
 	return member, err
 }
 
@@ -213,6 +220,7 @@ func (s Service) newPublisher(js jetstream.JetStream, sched *schedule.Schedule, 
 	p.Late = s.Config.Service.Late
 	p.PayloadAttempt = s.Config.Service.PayloadAttempt
 	p.ContentType = s.Config.Service.EventData
+	p.SettleAtOnce = s.Virtual // an advance waits for it
 	p.Logger = s.Logger
 	return p
 }
@@ -267,6 +275,7 @@ func (s Service) newReadiness(wrong *problems, all *nodes, publisher *notify.Pub
 // holds, so that no claim uses an older list. If no master answers, it keeps trying for startPatience since began.
 func (s Service) load(ctx context.Context, rdb redis.UniversalClient, began time.Time) (*schedule.Schedule, error) {
 	sched := newSchedule(rdb, s.Config.Service.MaxPayload, s.Virtual)
+	sched.GuardBy(s.Config.Service.Guard)
 	replaced := 0 // the earlier payload limit
 	conn := connect.Connector{Logger: s.Logger, Patience: max(startPatience-time.Since(began), 0)}
 	unfit := func(err error) bool {

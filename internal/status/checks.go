@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/ledger"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/schedule"
@@ -28,7 +29,8 @@ type facts struct {
 	holdsErr   error
 	audits     []schedule.AuditReport
 	auditsErr  error
-	overdue    *Overdue // nil for none
+	account    *schedule.Account // nil if it is unknown
+	overdue    *Overdue          // nil for none
 	overdueErr error
 
 	natsSilent  *diag.Finding  // JetStream does not answer, or refuses
@@ -38,9 +40,10 @@ type facts struct {
 	faults      []*streams.Fault
 	lost        []streams.Loss // not acknowledged yet
 	deliverers  []streams.Deliverer
-	uncounted   *streams.Fault   // nobody counts the timers
-	stateErr    error            // why these three are unknown
-	unwritten   []*streams.Fault // streams that the server cannot write to disk; asked only if timers may wait
+	uncounted   *streams.Fault    // nobody counts the timers
+	compared    ledger.Comparison // of the account with the stream of firings
+	stateErr    error             // why these four are unknown
+	unwritten   []*streams.Fault  // streams that the server cannot write to disk; asked only if timers may wait
 	webhooks    *Webhooks
 	webhooksErr error
 }
@@ -87,6 +90,7 @@ func checks() []check {
 		{Name: diag.CheckCounting, Needs: slices.Concat(both, []string{ReadyJetStream}), Run: checkCounting},
 		{Name: diag.CheckGuards, Ready: diag.CheckGuards, Needs: both, Run: ofTimerds(diag.Warn, diag.CheckGuards),
 			Fix: lookAtTimerd},
+		{Name: diag.CheckAccount, Needs: redis, Run: checkAccount},
 		{Name: diag.CheckClock, Run: checkClocks},
 		{Name: diag.CheckHolds, Needs: redis, Run: checkHolds},
 		{Name: diag.CheckAudits, Needs: redis, Run: checkAudits},

@@ -15,6 +15,7 @@ import (
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/ledger"
 	"github.com/timerd-io/timerd/internal/streams"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -122,6 +123,9 @@ func (f *facts) addCircuits() {
 func (f *facts) gatherState(ctx context.Context) {
 	if f.lost, f.stateErr = streams.ReadLosses(ctx, f.JetStream, f.Streams); f.stateErr == nil {
 		f.deliverers, f.stateErr = streams.ReadDeliverers(ctx, f.JetStream, f.Streams)
+	}
+	if f.stateErr == nil {
+		f.compared, f.stateErr = ledger.Read(ctx, f.JetStream, f.Streams)
 	}
 	if f.stateErr == nil {
 		f.uncounted, f.stateErr = streams.ReadCounting(ctx, f.JetStream, f.Streams, f.Written)
@@ -233,7 +237,7 @@ func checkCounting(f *facts, p *diag.Findings) {
 		return
 	}
 	for _, timerd := range f.redis.Timerds {
-		if f.redis.At.Sub(timerd.Since) > streams.FirstCount {
+		if f.redis.RealAt().Sub(timerd.Since) > streams.FirstCount {
 			p.Add(f.uncounted.Finding(diag.CheckCounting))
 			return
 		}

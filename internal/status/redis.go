@@ -16,10 +16,12 @@ import (
 
 // Redis is the state of Redis. Times are by its clock.
 type Redis struct {
-	At      time.Time `json:"at"`
-	Timerds []Timerd  `json:"timerds"` // those alive, by rank
-	Gone    []Timerd  `json:"gone"`    // those last seen within a day, the latest first; at most twenty
-	Nodes   []Node    `json:"nodes"`
+	At time.Time `json:"at"` // by the clock of due times
+	// Ahead is the lead of that clock over Redis's in ms, if it is a virtual one; else nil.
+	Ahead   *int64   `json:"ahead,omitempty"`
+	Timerds []Timerd `json:"timerds"` // those alive, by rank
+	Gone    []Timerd `json:"gone"`    // those last seen within a day, the latest first; at most twenty
+	Nodes   []Node   `json:"nodes"`
 
 	// The sums over the answering nodes.
 	Pending int64 `json:"pending"` // due later
@@ -37,6 +39,14 @@ type Redis struct {
 	// Namespaces are the counts of each node's last audit. CountedAt is the time of the oldest of these audits.
 	Namespaces []schedule.NamespaceCount `json:"namespaces"`
 	CountedAt  time.Time                 `json:"countedat,omitzero"`
+}
+
+// RealAt returns At by Redis's own clock, which heartbeats, audits and gaps go by.
+func (r *Redis) RealAt() time.Time {
+	if r.Ahead == nil {
+		return r.At
+	}
+	return r.At.Add(-time.Duration(*r.Ahead) * time.Millisecond)
 }
 
 // Timerd is a living timerd.
@@ -127,10 +137,14 @@ func (f *facts) gatherRedis(ctx context.Context) {
 	for i, node := range nodes {
 		wg.Go(func() { f.servers[i], r.Nodes[i] = f.gatherServer(ctx, node) })
 	}
+	if ahead, err := f.Schedule.Ahead(ctx); err == nil && f.Schedule.IsVirtual() {
+		r.Ahead = new(ahead.Milliseconds())
+	}
 	f.members, f.membersErr = query.Members(ctx, f.Schedule)
 	r.Timerds, r.Gone = timerds(f.members)
 	f.holdsErr = r.readHolds(ctx, f.Schedule)
 	f.audits, f.auditsErr = query.Audits(ctx, f.Schedule)
+	f.account = f.Account.get(ctx, f.Schedule)
 	wg.Wait()
 	f.gatherOverdue(ctx)
 	r.Overdue = f.overdue

@@ -128,7 +128,7 @@ func moreMemory(info diag.Info) string {
 	return fmt.Sprintf("raise maxmemory, here and in redis.conf: redis-cli CONFIG SET maxmemory %d", more)
 }
 
-// gatherAside reports timers that wait because of their keys or subjects.
+// gatherAside reports timers that wait because of their keys, subjects or guards.
 func (s Sources) gatherAside(ctx context.Context, node *schedule.Node) (found []Aside, p diag.Findings, err error) {
 	all, err := query.ParkedOn(ctx, node)
 	for _, a := range all {
@@ -138,10 +138,10 @@ func (s Sources) gatherAside(ctx context.Context, node *schedule.Node) (found []
 		if err != nil {
 			user = rights.UnknownUser
 		}
-		if a.Guard != "" {
+		if a.Reason == query.ParkedGuard {
 			p.Warn(rights.Grant(user, "~"+printable(globOf(a.Guard)))+
 				"; in a cluster, the guard needs the timer's hash tag",
-				"%s because timerd may not read their guards, such as %s of %s, or NATS refuses their subjects", many,
+				"%s because timerd may not read their guards, such as %s of %s", many,
 				keys.Abbreviate(keys.EncodeText(a.Guard)), keys.Abbreviate(key))
 			continue
 		}

@@ -24,7 +24,7 @@ func checkSilent(f *facts, p *diag.Findings) {
 	if f.redis == nil {
 		return
 	}
-	silent := stillMissed(f.members, f.redis.At)
+	silent := stillMissed(f.members, f.redis.RealAt())
 	if len(silent) > 0 {
 		var said, ids []string
 		for _, m := range silent[:min(len(silent), mostTold)] {

@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/ledger"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/internal/rights"
 	"github.com/timerd-io/timerd/internal/streams"
@@ -20,6 +21,10 @@ type Report struct {
 	Problems diag.Findings `json:"problems"` // worst first, without consequences of others
 	Redis    *Redis        `json:"redis"`    // nil if no server answers
 	NATS     *NATS         `json:"nats"`     // nil if NATS does not answer
+
+	// Account is the schedule's account, nil if it is unknown; Compared is the last comparison with the events.
+	Account  *schedule.Account `json:"-"`
+	Compared ledger.Comparison `json:"-"`
 
 	// Found has the findings of all checks, OK ones too, in the order of the table.
 	Found diag.Findings `json:"-"`
@@ -54,6 +59,8 @@ type Sources struct {
 	// Overdue is for callers that make many reports: it compares the overdue timers of one with the last one's. It may
 	// be nil.
 	Overdue *OverdueWatch
+	// Account is for callers that make many reports: it keeps a recent answer about the account. It may be nil.
+	Account *RecentAccount
 	// Databases is for callers that make many reports: it looks at some of the other databases of Redis each time. It
 	// may be nil.
 	Databases *query.Databases
@@ -76,7 +83,8 @@ func (s Sources) Gather(ctx context.Context) *Report {
 	if f.nats != nil && f.waits() {
 		f.gatherUnwritten(ctx)
 	}
-	r := &Report{Problems: diag.Findings{}, Redis: f.redis, NATS: f.nats, Found: diag.Run(checks(), f, nil)}
+	r := &Report{Problems: diag.Findings{}, Redis: f.redis, NATS: f.nats, Account: f.account, Compared: f.compared,
+		Found: diag.Run(checks(), f, nil)}
 	for i := range f.servers {
 		r.Lacking = append(r.Lacking, f.servers[i].lacking)
 	}

@@ -31,7 +31,7 @@ func ReadCounting(ctx context.Context, js jetstream.JetStream, s Config, written
 		return nil, err
 	}
 	info := stream.CachedInfo()
-	last, err := stream.GetLastMsgForSubject(ctx, countsSubject(s.Names))
+	last, err := stream.GetLastMsgForSubject(ctx, s.keptSubject(stateCounts))
 	switch {
 	case errors.Is(err, jetstream.ErrMsgNotFound):
 		return s.uncounted("it has no count", s.noCount(ctx, js, info, written)), nil

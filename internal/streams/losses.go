@@ -151,15 +151,16 @@ func (l *Losses) look(ctx context.Context) error {
 	if !l.site.js.Conn().IsConnected() {
 		return nil // a loss must be reported
 	}
-	stored := map[string]count{}
-	state := l.streams.state()
-	if _, err := read(ctx, l.site.js, state, countsSubject(l.site.names), &stored); errors.Is(err,
-		jetstream.ErrStreamNotFound) {
-		if err := l.streams.create(ctx, l.site.js, state); err != nil {
+	stored, err := ReadState[map[string]count](ctx, l.site.js, l.streams, stateCounts)
+	if errors.Is(err, jetstream.ErrStreamNotFound) {
+		if err := l.streams.create(ctx, l.site.js, l.streams.state()); err != nil {
 			return err
 		}
 	} else if err != nil {
 		return err
+	}
+	if stored == nil {
+		stored = map[string]count{}
 	}
 	fired := l.fired(ctx)
 	if fired == nil {
@@ -265,7 +266,7 @@ func (l *Losses) keep(ctx context.Context, all []counting, stored map[string]cou
 	}
 	text, err := json.Marshal(stored)
 	if err == nil {
-		_, err = l.site.js.Publish(ctx, countsSubject(l.site.names), text)
+		_, err = l.site.js.Publish(ctx, l.streams.keptSubject(stateCounts), text)
 	}
 	return err
 }
@@ -283,26 +284,27 @@ func (l *Losses) tell(ctx context.Context, losses []Loss) error {
 	if len(losses) == 0 {
 		return nil
 	}
-	return changeLosses(ctx, l.site.js, l.streams, func(told []Loss) []Loss {
+	return ChangeState(ctx, l.site.js, l.streams, stateLosses, func(told *[]Loss) bool {
+		before := len(*told)
 		for _, loss := range losses {
 			isSame := func(o Loss) bool {
 				return o.Stream == loss.Stream && o.Server == loss.Server && (o.Vanished > 0) == (loss.Vanished > 0) &&
 					(o.Counted.Equal(loss.Counted) || loss.At.Sub(o.At).Abs() < sameLoss)
 			}
-			if !slices.ContainsFunc(told, isSame) {
-				told = append(told, loss)
+			if !slices.ContainsFunc(*told, isSame) {
+				*told = append(*told, loss)
 				l.log.Error("data was lost", "err", loss.Finding(-1).Text)
 			}
 		}
-		return told
+		return len(*told) > before
 	})
 }
 
 // ReadLosses returns the losses that nobody has acknowledged, oldest first.
-func ReadLosses(ctx context.Context, js jetstream.JetStream, s Config) (told []Loss, err error) {
+func ReadLosses(ctx context.Context, js jetstream.JetStream, s Config) ([]Loss, error) {
 	ctx, cancel := context.WithTimeout(ctx, lossesTimeout)
 	defer cancel()
-	_, err = read(ctx, js, s.state(), lossesSubject(s.Names), &told)
+	told, err := ReadState[[]Loss](ctx, js, s, stateLosses)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil, nil
 	}
@@ -311,66 +313,12 @@ func ReadLosses(ctx context.Context, js jetstream.JetStream, s Config) (told []L
 
 // AcknowledgeLosses stops reporting the losses known by now, and returns them.
 func AcknowledgeLosses(ctx context.Context, js jetstream.JetStream, s Config) (were []Loss, err error) {
-	err = changeLosses(ctx, js, s, func(told []Loss) []Loss {
-		were = told
-		return nil
+	err = ChangeState(ctx, js, s, stateLosses, func(told *[]Loss) bool {
+		were, *told = *told, nil
+		return len(were) > 0
 	})
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		err = nil
 	}
 	return were, err
 }
-
-// changeLosses changes the list of losses, and tries again if somebody else does at the same time.
-func changeLosses(ctx context.Context, js jetstream.JetStream, s Config, change func([]Loss) []Loss) error {
-	for {
-		var told []Loss
-		at, err := read(ctx, js, s.state(), lossesSubject(s.Names), &told)
-		if err != nil {
-			return err
-		}
-		was := len(told)
-		if told = change(told); len(told) == was {
-			return nil
-		}
-		text, err := json.Marshal(told)
-		if err == nil {
-			_, err = js.Publish(ctx, lossesSubject(s.Names), text, jetstream.WithExpectLastSequencePerSubject(at))
-		}
-		refused, ok := errors.AsType[*jetstream.APIError](err)
-		if !ok || refused.ErrorCode != jetstream.JSErrCodeStreamWrongLastSequence &&
-			refused.ErrorCode != jetstream.JSErrCodeStreamWrongLastSequenceConstant {
-			return err
-		}
-	}
-}
-
-// read reads the last message of a subject, and returns its sequence; 0 if there is none.
-func read(ctx context.Context, js jetstream.JetStream, of jetstream.StreamConfig, subject string,
-	into any) (uint64, error) {
-	stream, err := js.Stream(ctx, of.Name)
-	if err != nil {
-		return 0, err
-	}
-	m, err := stream.GetLastMsgForSubject(ctx, subject)
-	switch {
-	case errors.Is(err, jetstream.ErrMsgNotFound):
-		return 0, nil
-	case err != nil:
-		return 0, err
-	}
-	return m.Sequence, json.Unmarshal(m.Data, into)
-}
-
-// state returns the stream of counts and losses, as created if missing.
-func (s Config) state() jetstream.StreamConfig {
-	c := s.configs()[0]
-	c.Name, c.Subjects = s.StateStream(), []string{s.SubjectAll(keys.State)}
-	c.Description = "timerd: counts of timers, and losses"
-	c.MaxAge, c.MaxBytes, c.MaxMsgsPerSubject = 0, 0, 1
-	c.AllowDirect = false // reading it needs no extra right
-	return c
-}
-
-func countsSubject(n keys.Names) string { return n.SubjectPrefix() + "." + keys.State + ".counts" }
-func lossesSubject(n keys.Names) string { return n.SubjectPrefix() + "." + keys.State + ".losses" }

@@ -21,7 +21,7 @@ const DefaultWait = 10 * time.Second
 
 const (
 	firstPause   = 200 * time.Microsecond
-	longestPause = 10 * time.Millisecond
+	longestPause = 2 * time.Millisecond
 	// keysWithin bounds one wait for keys to be taken in.
 	keysWithin = 200 * time.Millisecond
 	// mostNamed limits the names of open timers in an error.
@@ -207,6 +207,19 @@ func (c *Clock) openConsumers(ctx context.Context, stream jetstream.Stream) (ope
 	}
 	slices.Sort(open)
 	return open, nil
+}
+
+// Asks returns nil if a program asks for events through a durable consumer, so that each later advance waits for its
+// answers.
+func Asks(ctx context.Context, js jetstream.JetStream, stream, durable string) error {
+	is, err := js.Consumer(ctx, stream, durable)
+	if err == nil && is.CachedInfo().NumWaiting == 0 {
+		err = errors.New("it asks for no events")
+	}
+	if err != nil {
+		return fmt.Errorf("travel: consumer %s of stream %s: %w", durable, stream, err)
+	}
+	return nil
 }
 
 // openHolds returns the holds that are over, and the resumes that have more to release now. The end of a hold is a time

@@ -15,6 +15,9 @@ import (
 // Hour is an hour in ms.
 const Hour = int64(time.Hour / time.Millisecond)
 
+// Soon is a TTL in ms: a plain key runs out soon, but not before timerd has adopted it, on a busy machine too.
+const Soon = 5000
+
 // Repeats sets a timer that repeats by an interval, and returns when it is due first, in unix ms.
 func (s *System) Repeats(key, payload string, every int64, options ...any) int64 {
 	s.T.Helper()

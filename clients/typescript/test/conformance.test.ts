@@ -15,8 +15,9 @@ import {
   consume, type ConsumeOptions, dead, InvalidError, postpone, type Repetition, type RepeatOptions, retryAfter,
   type SetOptions, type TimerEvent, Timers, type When,
 } from "@timerd-io/client";
+import type { TestTimerd } from "@timerd-io/client/testing";
 import { clients, type Connected, nodeVersion } from "./clients.js";
-import { begin, Environment, eventually, root } from "./environment.js";
+import { begin, eventually, root, startEnvironment } from "./environment.js";
 
 /** Bytes in the cases: a text, repeated perhaps, or base64. */
 type Octets = string | { text: string; times?: number; then?: string } | { base64: string };
@@ -135,7 +136,7 @@ function act(action: Action | null): unknown {
   }
 }
 
-let env: Environment;
+let env: TestTimerd;
 let redis: ReturnType<typeof createClient>;
 let nc: NatsConnection;
 let js: JetStreamClient;
@@ -269,7 +270,7 @@ async function stored(stream: string, subject: string): Promise<StoredMsg[]> {
 }
 
 before(async () => {
-  env = await Environment.start(suiteOf("x").retry);
+  env = await startEnvironment(suiteOf("x").retry);
   redis = createClient({ url: env.redisURL });
   await redis.connect();
   nc = await connect({ servers: env.natsURL, maxReconnectAttempts: -1 });

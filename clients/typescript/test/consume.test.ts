@@ -12,16 +12,17 @@ import { connect, headers, type NatsConnection } from "@nats-io/transport-node";
 import {
   consume, type ConsumeOptions, dead, type Handler, InvalidError, postpone, retryAfter, TimerdError, UnavailableError,
 } from "@timerd-io/client";
-import { begin, type Consumption, Environment, eventually } from "./environment.js";
+import type { TestTimerd } from "@timerd-io/client/testing";
+import { begin, type Consumption, eventually, startEnvironment } from "./environment.js";
 import { Proxy } from "./proxy.js";
 
-let env: Environment;
+let env: TestTimerd;
 let nc: NatsConnection;
 let js: JetStreamClient;
 let jsm: JetStreamManager;
 
 before(async () => {
-  env = await Environment.start("*=1h");
+  env = await startEnvironment("*=1h");
   nc = await connect({ servers: env.natsURL });
   js = jetstream(nc);
   jsm = await jetstreamManager(nc);

@@ -12,17 +12,18 @@ import { Redis as Redis6 } from "ioredis-6";
 import { createClient } from "redis";
 
 import { InvalidError, NoLibraryError, type RedisClient, Timers, UnavailableError } from "@timerd-io/client";
+import type { TestTimerd } from "@timerd-io/client/testing";
 import { parseNamespace } from "../dist/names.js";
 import { settingsOf } from "../dist/options.js";
 import { nodeVersion } from "./clients.js";
-import { Environment, eventually, root } from "./environment.js";
+import { eventually, root, startEnvironment } from "./environment.js";
 
-let env: Environment;
+let env: TestTimerd;
 let redis: ReturnType<typeof createClient>;
 let timers: Timers;
 
 before(async () => {
-  env = await Environment.start("");
+  env = await startEnvironment("");
   redis = createClient({ url: env.redisURL });
   await redis.connect();
   timers = new Timers(redis);

@@ -33,6 +33,7 @@ type Proxy struct {
 	live     *connections
 	hole     chan struct{} // closed by Heal; nil while bytes may pass
 	delay    time.Duration
+	rate     int // bytes a second; 0 for no limit
 }
 
 // connections are the connections accepted since the last Cut or Drop.
@@ -108,10 +109,17 @@ func (p *Proxy) Delay(d time.Duration) {
 	p.delay = d
 }
 
-// Heal ends Cut, Blackhole and Delay. The proxy listens on the same port as before.
+// Throttle passes at most so many bytes a second on, in each direction of each connection, from now on. Zero ends it.
+func (p *Proxy) Throttle(bytes int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rate = bytes
+}
+
+// Heal ends Cut, Blackhole, Delay and Throttle. The proxy listens on the same port as before.
 func (p *Proxy) Heal() {
 	p.mu.Lock()
-	p.delay = 0
+	p.delay, p.rate = 0, 0
 	if p.hole != nil {
 		close(p.hole)
 		p.hole = nil
@@ -204,7 +212,7 @@ func (p *Proxy) forward(ctx context.Context, end context.CancelFunc, from, to ne
 		}
 	})
 	for c := range queue {
-		if p.hold(ctx, c.at) != nil {
+		if p.hold(ctx, c.at, len(c.data)) != nil {
 			break
 		}
 		if _, err := to.Write(c.data); err != nil {
@@ -213,12 +221,15 @@ func (p *Proxy) forward(ctx context.Context, end context.CancelFunc, from, to ne
 	}
 }
 
-// hold blocks until a chunk that came in at this time may pass.
-func (p *Proxy) hold(ctx context.Context, at time.Time) error {
+// hold blocks until a chunk of so many bytes that came in at this time may pass. The chunk before has passed just now.
+func (p *Proxy) hold(ctx context.Context, at time.Time, bytes int) error {
 	p.mu.Lock()
-	delay := p.delay
+	wait := time.Until(at.Add(p.delay))
+	if p.rate > 0 {
+		wait = max(wait, time.Duration(bytes)*time.Second/time.Duration(p.rate))
+	}
 	p.mu.Unlock()
-	if wait := time.Until(at.Add(delay)); wait > 0 {
+	if wait > 0 {
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():

@@ -15,7 +15,7 @@ local function take_beside(earliest, latest, key, members)
   end
   for _, member in ipairs(members) do
     if is_meant(string.match(member, '^:s?(%d+)')) then
-      beside.forget(member, key)
+      beside.forget(member, key, account.CANCELLED)
       taken, aside = taken + 1, aside or string.sub(member, 2, 2) == 's'
     end
   end
@@ -75,12 +75,12 @@ local function timer_cancel(keys, args)
   refusal = missing_right(key, was and was > now and at > now and not more_there)
   if refusal then return refusal end
   if stays then serial = nil end
-  repetition.finish(key, serial)
+  repetition.finish(key, serial, account.CANCELLED)
   local deleted = not stays and at ~= -1 and redis.call('DEL', key) == 1
   local beside_many, aside = take_beside(earliest, latest, key, members)
   -- A timer that may have run out before the key was set again is cancelled with it. A dismissed one most probably
   -- never ran out, so it alone is no timer to cancel.
-  if contested then index.forget(contested) end
+  if contested then index.forget(contested, account.CANCELLED) end
   local owed, more, given = states.cancel_owed(key, refs, earliest, latest)
   -- In the very ms of its due time a claimed timer's key is still there.
   if not (was or contested or beside_many > 0 or owed > 0 or serial and serial < 0
@@ -88,12 +88,13 @@ local function timer_cancel(keys, args)
     local cancelled = firings.age(':u:' .. key)
     return (given or serial or fired and not (cancelled and cancelled <= fired)) and 'fired' or 'unknown'
   end
-  if not stays then index.forget(key) end
-  if dismissed then index.forget(dismissed) end
+  if not stays then index.forget(key, account.CANCELLED) end
+  if dismissed then index.forget(dismissed, account.REPLACED) end
   leave_tombstones(key, contested or dismissed or aside or was and (not deleted or was <= now), fired)
   if more then return redis.error_reply(string.format(AGAIN, owed)) end
   calls.count('timer_cancel')
   return 'cancelled'
 end
 
-redis.register_function { function_name = 'timer_cancel', callback = bound(timer_cancel), flags = { 'allow-oom' } }
+redis.register_function { function_name = 'timer_cancel', callback = bound(timer_cancel), description = COUNTS,
+  flags = { 'allow-oom' } }

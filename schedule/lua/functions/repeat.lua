@@ -143,15 +143,15 @@ local function timer_repeat(keys, args)
   apps.announce(app, doubted)
   if given.EVERY then
     local due_text = int(due)
-    index.put(key, due_text, record)
+    index.put(key, due_text, record, account.SET)
     ttl.set(key, due_text)
     redis.call('ZADD', run.prefix .. 'repeat', int(serial), key)
     partition.announce_set(key, due, due_text, contested)
     return due
   end
   redis.call('DEL', key)
-  index.forget(key)
-  repetition.plan(key, serial, record)
+  index.forget(key, account.REPLACED)
+  repetition.plan(key, serial, record, account.SET)
   partition.announce_owed()
   calls.count('timer_set')
   return 'planned'

@@ -73,7 +73,7 @@ local function timer_set(keys, args)
   local due_text = int(due)
   local header = (given.attempt and int(given.attempt) or '') .. (given.late or '') .. (given.trace or '')
     .. guards.options(given.UNLESS, given.IF)
-  index.put(key, due_text, header .. ':' .. payload)
+  index.put(key, due_text, header .. ':' .. payload, account.SET)
   ttl.set(key, due_text)
   partition.announce_set(key, due, due_text, contested)
   return due

@@ -16,9 +16,9 @@ function beside.members(key, first, count)
   return names
 end
 
--- beside.forget takes a retry that waits beside a newer timer out of the schedule.
-function beside.forget(member, key)
-  index.forget(member)
+-- beside.forget takes a retry that waits beside a newer timer out of the schedule. kind is as in index.forget.
+function beside.forget(member, key, kind)
+  index.forget(member, kind)
   local name = string.match(member, '^:([^:]*):')
   redis.call('ZREM', run.prefix .. 'beside', owing.key_prefix(key) .. name)
   if string.byte(name) == 115 then redis.call('ZREM', run.prefix .. 'aside', member) end
@@ -33,43 +33,44 @@ function beside.jump(n)
   return math.random(STEPS + 1, 2 ^ math.min(n - 4, 30))
 end
 
--- beside.put has a retry wait beside a newer timer, by a name that no other has.
-function beside.put(key, name, due, record)
+-- beside.put has a retry wait beside a newer timer, by a name that no other has. kind is as in index.put.
+function beside.put(key, name, due, record, kind)
   redis.call('ZADD', run.prefix .. 'beside', 0, owing.key_prefix(key) .. name)
-  index.put(':' .. name .. ':' .. key, due, record)
+  index.put(':' .. name .. ':' .. key, due, record, kind)
 end
 
 -- beside.add has a retry wait beside a newer timer until the time due, or a little later if another one has that time.
--- It returns when it is due, or nil if too many wait beside this key's timer already. kind is what its name begins
--- with: nothing, or an s. until_then is when it is to be claimed, if that is not the same.
-function beside.add(key, due, attempt, record, kind, until_then)
+-- It returns when it is due, or nil if too many wait beside this key's timer already. kind is as in index.put. aside is
+-- what its name begins with: nothing, or an s. until_then is when it is to be claimed, if that is not the same.
+function beside.add(key, due, attempt, record, kind, aside, until_then)
+  aside = aside or ''
   if #beside.members(key, beside.MOST - 1, 1) > 0 then return nil end
-  local at, name, tries = due, kind .. int(due) .. '.' .. attempt, 0
+  local at, name, tries = due, aside .. int(due) .. '.' .. attempt, 0
   while redis.call('ZSCORE', run.prefix .. 'beside', owing.key_prefix(key) .. name) do
     tries = tries + 1
     at = due + beside.jump(tries)
-    name = kind .. int(at) .. '.' .. attempt
+    name = aside .. int(at) .. '.' .. attempt
   end
-  beside.put(key, name, until_then or at, record)
-  if kind == 's' then redis.call('ZADD', run.prefix .. 'aside', at, ':' .. name .. ':' .. key) end
+  beside.put(key, name, until_then or at, record, kind)
+  if aside == 's' then redis.call('ZADD', run.prefix .. 'aside', at, ':' .. name .. ':' .. key) end
   return at
 end
 
 -- rearm sets a timer that waited for something else until then, for a time that lies ahead: with its trigger key, or
 -- beside the newer timer of its key. It returns when it is due and its member of due, or nil if too many wait beside
 -- that timer already. Between two occurrences of a repetition the key is kept for the next one. The user's key comes
--- first: if timerd may not write it, the timer waits without one.
-function beside.rearm(key, due, attempt, record)
+-- first: if timerd may not write it, the timer waits without one. kind is as in index.put.
+function beside.rearm(key, due, attempt, record, kind)
   local was = index.pending(key)
   if was == due then due = due + 1 end
   local serial = not was and redis.call('ZSCORE', run.prefix .. 'repeat', key)
   local is_kept = serial and not entry.is_occurrence_of(record, serial)
   if not was and not is_kept and redis.pcall('EXISTS', key) == 0
     and ttl.try_set(key, due) then
-    index.put(key, due, record)
+    index.put(key, due, record, kind)
     return due, key
   end
-  due = beside.add(key, due, attempt, record, '')
+  due = beside.add(key, due, attempt, record, kind)
   if not due then return nil end
   return due, ':' .. int(due) .. '.' .. attempt .. ':' .. key
 end

@@ -37,15 +37,17 @@ end
 --   since is the time from which on the caller has heard every event. lease_end is
 -- the end of the claimer's lease, or 0. unconfirmed says that an event of a change is why the timer is contested: most
 -- probably the event of this very change, and then no expired event is on its way. It returns the ref of an owed
--- firing, or nil. The caller takes in the key's own state afterwards (follow).
-function contest.judge(key, due, since, lease_end, unconfirmed)
+-- firing, or nil. The caller takes in the key's own state afterwards (follow): of a contested timer's key that is
+-- another timer; unless own_is_new says that the caller puts that in its place.
+function contest.judge(key, due, since, lease_end, unconfirmed, own_is_new)
   local record = redis.call('HGET', run.data, key) or 'm:'
   local owed = contest.check_ran_out(key, due, record)
   -- If one of this key is contested already, events are late by more than a whole life.
   local about = int(due) .. (owed and '!' or '') .. (unconfirmed and '?' or '') .. '/' .. record
   local expires = not string.find(entry.flags(record), '[eu]')
   if expires and due >= since and redis.call('HEXISTS', run.data, ':?:' .. key) == 0 then
-    index.put(':?:' .. key, clock.due() + contest.GRACE, about)
+    index.put(':?:' .. key, clock.due() + contest.GRACE, about, not own_is_new and account.ADOPTED or nil)
+    if own_is_new then index.forget(key) end
     meta.note_contest()
     return nil
   end

@@ -19,11 +19,11 @@ function firings.age(tombstone)
 end
 
 -- fire adds a firing: claimed until lease_end, or owed if that is 0. If another firing of the same due time has its
--- ref, this one moves back by 1 ms, because forward might be too early. It returns the ref.
-function firings.add(key, due, record, lease_end)
+-- ref, this one moves back by 1 ms, because forward might be too early. kind is as in index.put. It returns the ref.
+function firings.add(key, due, record, lease_end, kind)
   local attempt = entry.attempt(record)
   local ref = int(due) .. ':' .. attempt .. ':' .. key
-  while not index.fire_if_free(ref, lease_end, record) do
+  while not index.fire_if_free(ref, lease_end, record, kind) do
     due = due - 1
     ref = int(due) .. ':' .. attempt .. ':' .. key
   end
@@ -52,14 +52,14 @@ end
 -- firings.add_retry is fire for a retry. The id of an event does not contain a ref: it is made of the key, the due time
 -- and the attempt, and a payload may have stated the attempt. So the retry moves back from the due time of any firing
 -- that may have its attempt.
-function firings.add_retry(key, due, record, lease_end)
+function firings.add_retry(key, due, record, lease_end, kind)
   local at, tries = due, 0
   while index.pending(key) == at or redis.call('ZSCORE', run.firing, int(at) .. '::' .. key)
     or redis.call('ZSCORE', run.fired, ':i:' .. int(at) .. ':' .. key) do
     tries = tries + 1
     at = due - beside.jump(tries)
   end
-  return firings.add(key, at, record, lease_end)
+  return firings.add(key, at, record, lease_end, kind)
 end
 
 -- The firings of a key.

@@ -1,15 +1,18 @@
 -- Guards: keys that decide in the claim whether a timer fires. A record has them as options, U for UNLESS and I for IF.
--- A claim notes in the record of the firing, as the option G, the guard that said no, U or I: no later claim publishes
--- the firing. With a ? before the letter it is a guard that timerd may not read: each claim asks it again.
+-- Timers without one have those of the caller's rules. A claim notes in the record of the firing, as the option G, the
+-- guard that said no: U or I, and after a = its key if it is of the rules. No later claim publishes the firing. With a
+-- ? before it, it is a guard that timerd may not read: each claim asks again.
 
 -- In a record %, : and ; of a key are written as hex digits.
 local SIGNS = { ['%25'] = '%', ['%3A'] = ':', ['%3B'] = ';' }
 local function escape(sign) return string.format('%%%02X', string.byte(sign)) end
 
+local function escaped(key) return (string.gsub(key, '[%%:;]', escape)) end
+
 -- guards.options returns the options of a record with the guards of timer_set's UNLESS and IF, nil for none.
 function guards.options(unless, only_if)
-  local options = unless and ';U=' .. string.gsub(unless, '[%%:;]', escape) or ''
-  return only_if and options .. ';I=' .. string.gsub(only_if, '[%%:;]', escape) or options
+  local options = unless and ';U=' .. escaped(unless) or ''
+  return only_if and options .. ';I=' .. escaped(only_if) or options
 end
 
 -- guards.key returns the key of a record's guard, U or I, or nil.
@@ -46,30 +49,71 @@ function guards.is_here(key)
   return type(slot) == 'number' and slot == redis.pcall('CLUSTER', 'KEYSLOT', run.prefix)
 end
 
+-- The rules of the caller, in order, nil for none; and the text that they were read from.
+local rules, rules_text
+
+-- guards.use reads the caller's rules: for each <p>,<u>,<i>: and, of these lengths, the pattern of the refs of its
+-- timers, and what makes of a ref the key of UNLESS and that of IF, or nothing. It keeps them until they change.
+function guards.use(text)
+  if text == rules_text then return end
+  rules, rules_text = nil, text
+  local at = 1
+  while at <= #text do
+    local p, u, i, from = string.match(text, '^(%d+),(%d+),(%d+):()', at)
+    local unless, only_if = from + p, from + p + u
+    at = only_if + i
+    rules = rules or {}
+    rules[#rules + 1] = { string.sub(text, from, unless - 1), u ~= '0' and string.sub(text, unless, only_if - 1),
+      i ~= '0' and string.sub(text, only_if, at - 1) }
+  end
+end
+
+local REF = '^%d+:%d*:([^:]*):([^:]*):([^:]*):(.*)$'
+
+-- by_rules returns the keys of the guards that the first rule for a ref has.
+local function by_rules(ref)
+  for i = 1, #rules do
+    local rule = rules[i]
+    if string.find(ref, rule[1]) then
+      return rule[2] and (string.gsub(ref, REF, rule[2])), rule[3] and (string.gsub(ref, REF, rule[3]))
+    end
+  end
+end
+
+-- The longest key of a guard; rules may make longer ones.
+local LONGEST = 1024
+
 -- fails returns the letter of a guard that says no, with a ? before it if timerd may not read the key; or nil.
-local function fails(header, name, wanted)
-  local key = guards.key(header, name)
+local function fails(key, letter, wanted)
   if not key then return nil end
-  local there = guards.is_here(key) and redis.pcall('EXISTS', key)
-  if type(there) ~= 'number' then return '?' .. name end
-  return there ~= wanted and name or nil
+  local there = #key <= LONGEST and guards.is_here(key) and redis.pcall('EXISTS', key)
+  if type(there) ~= 'number' then return '?' .. letter end
+  return there ~= wanted and letter or nil
 end
 
 -- verdict returns what a claim notes of a firing. A guard that says no counts before one that cannot be read.
-local function verdict(header)
-  local unless, only_if = fails(header, 'U', 0), fails(header, 'I', 1)
-  if unless == 'U' or not only_if then return unless or '' end
-  return only_if == 'I' and only_if or unless or only_if
+local function verdict(ref, header)
+  local unless, only_if, says
+  if header ~= '' then unless, only_if = guards.key(header, 'U'), guards.key(header, 'I') end
+  local is_own = unless or only_if
+  if rules and not is_own then unless, only_if = by_rules(ref) end
+  local one, other = fails(unless, 'U', 0), fails(only_if, 'I', 1)
+  if one == 'U' or not other then says = one else says = other == 'I' and other or one or other end
+  if not says or is_own then return says or '' end
+  return says .. '=' .. escaped(string.sub(says, -1) == 'U' and unless or only_if)
 end
 
 -- judge returns the record of a claimed firing, with what its guards say; and whether it is another one. perhaps says
 -- that the event may have been published: then the guards are not asked.
 local function judge(ref, record, perhaps)
-  local header = string.match(record, '^[^:]*')
-  if not string.find(header, ';[UI]=') or string.find(ref, '^%d+:0:') then return record, false end
-  local noted = string.match(header, ';G=([^;]*)')
-  if noted == 'U' or noted == 'I' or perhaps and not noted then return record, false end
-  local says = verdict(header)
+  local header, noted = string.match(record, '^[^:]*'), nil
+  if header ~= '' then
+    noted = string.match(header, ';G=([^;]*)')
+    local may_be = rules or noted or string.find(header, ';[UI]=')
+    if not may_be or string.find(ref, '^%d+:0:') or noted and string.byte(noted) ~= 63 then return record, false end
+  end
+  if perhaps and not noted then return record, false end
+  local says = verdict(ref, header)
   if says == (noted or '') then return record, false end
   return string.gsub(header, ';G=[^;]*', '', 1) .. (says == '' and '' or ';G=' .. says)
     .. string.sub(record, #header + 1), true
@@ -77,7 +121,7 @@ end
 
 -- guards.judge_one judges a firing that a claim has taken, and returns its record.
 function guards.judge_one(ref, record, perhaps)
-  if string.byte(record) == 58 then return record end -- as nearly all
+  if not rules and string.byte(record) == 58 then return record end -- as nearly all
   local changed
   record, changed = judge(ref, record, perhaps)
   if changed then index.rewrite_firings({ ref, record }) end
@@ -88,7 +132,7 @@ end
 function guards.judge_all(refs, records)
   local changed = {}
   for i = 1, #records do
-    if string.byte(records[i]) ~= 58 then
+    if rules or string.byte(records[i]) ~= 58 then
       local record, is_changed = judge(refs[i], records[i], false)
       if is_changed then
         records[i] = record

@@ -37,7 +37,8 @@ local function dismiss(o, key)
   local due, record, owed = contest.read(key)
   if not due or o.since > due then return end
   contest.take(key)
-  index.put(':d:' .. key, clock.due() + contest.GRACE, int(due) .. (owed and '!' or '') .. '/' .. record)
+  local about = int(due) .. (owed and '!' or '') .. '/' .. record
+  if not index.put(':d:' .. key, clock.due() + contest.GRACE, about) then account.note(account.REPLACED, 1) end
 end
 
 -- confirm makes a key's contested timer a confirmed one.
@@ -61,8 +62,8 @@ local function fire_lost(key, was, at, known)
     return was, true
   else
     record = not was and redis.call('HGET', run.data, key) or 'm:' -- where due has lost it
-    if not was then index.drop(key) end
-    firings.add(key, clock.due(), entry.add_flag(record, 'x'), 0)
+    local kind = not (not was and index.drop(key)) and account.ADOPTED or nil
+    firings.add(key, clock.due(), entry.add_flag(record, 'x'), 0, kind)
   end
   return was
 end
@@ -82,8 +83,8 @@ local function gone(o, key, was, at)
   if flags and not string.find(flags, 'e', 1, true) then
     repetition.cancel(key)
     o.cancelled = o.cancelled + 1
-  elseif not was and index.drop(key) then -- due has lost it
-    repetition.finish(key, repetition.serial_of(key))
+  elseif not was and index.drop(key, account.CANCELLED) then -- due has lost it
+    repetition.finish(key, repetition.serial_of(key), account.CANCELLED)
   end
 end
 

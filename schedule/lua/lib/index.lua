@@ -11,13 +11,12 @@ The index of a partition of the schedule, with t for the partition's hash tag:
   timerd:{t}:owed        ZSET  names of the firings that nobody has claimed, see owing.lua
   timerd:{t}:repeat      ZSET  key whose timer repeats -> the serial of its repetition; below 0: it is to be planned
   timerd:{t}:aside       ZSET  member that is set aside -> due, see parked.lua
-  timerd:{t}:refused     ZSET  ref that NATS refused and that is not settled yet -> due
+  timerd:{t}:refused     ZSET  ref that NATS refused, until it is settled -> due; -due if its guard cannot be read
+  timerd:{t}:account     ZSET  kind of entering or leaving -> how many timers, see account.lua
   timerd:{t}:database    string, the number of the database that this is in
-  timerd:{t}:known       ZSET  app that a timer was set for -> since when it is known; below 0: since when that is
-                                doubted, because it seems to have no timers any more
+  timerd:{t}:known       ZSET  app that a timer was set for -> since when it is known; below 0: is doubted
   timerd:{t}:holds       HASH  namespace -> its hold, see schedule/holds.go; of one partition, t itself, for all
-  timerd:{t}:members     ZSET  timerd -> its last heartbeat; about and counts, HASH: its description and its counts;
-                                of one partition, for all
+  timerd:{t}:members     ZSET  timerd -> its last heartbeat; about and counts, HASH; of one partition, for all
   timerd:{t}:calls       ZSET  function of the library -> how many of its calls calls.count has counted
 
 Times are unix ms on this server's clock.
@@ -28,15 +27,13 @@ A member is one of
   :d:key             a contested timer that was dismissed (see dismiss)
   :due.attempt:key   a retry that waits beside a newer timer of its key
   :sdue.attempt:key  a timer that was set aside (see parked.lua)
-No timer key begins with a colon. A ref is due:attempt:key; with the attempt 0 it is a repetition that is to be planned,
-see repetition.plan_ref.
+No timer key begins with a colon. A ref is due:attempt:key; with the attempt 0 it is a plan, see repetition.plan_ref.
 
 A record is <attempt><flags><options>:<payload>. The attempt is timerd's own count; it is empty where the payload
 decides. The flags are
   m  there is no payload      l  the payload was too large
   e  the key was evicted      x  fired because of its expired event
-  u  the key is gone, and nobody knows why
-  h  it was held, and becomes a dead letter
+  u  the key is gone, and nobody knows why   h  it was held, and becomes a dead letter
   p  it is an occurrence of a repetition, and another one may follow
 Each option is ;<name>=<value>. Most records have none. They are
   L  how many ms after its due time the timer may be claimed and still fire; 0: any
@@ -44,16 +41,15 @@ Each option is ;<name>=<value>. Most records have none. They are
   O  of a retry, a postponed timer or a replay: when the timer's first firing was due, a dot, its attempt
   T  the traceparent that was set with it      S  its tracestate, each byte as two hex digits
   U  the key of its guard UNLESS, see guards.lua      I  that of IF
-  G  of a firing: the guard that said no, or cannot be read
+  G  of a firing: the guard that said no, or cannot be read; perhaps one of TIMERD_GUARD
   A  of an occurrence: after which one something was left out, which one came then, and perhaps until when what
      follows has fired by a clock that was ahead (schedule/replan.go)
   R  of an occurrence: serial, nominal due time, from, until, times, catch-up
   N  of an occurrence, and of a retry of one: its number, and its interval or expression, which holds neither a colon
      nor a semicolon
-The record of a contested timer is <due><flags>/<record>, with the flags
-  !  the timer counts as run out    ?  it is unconfirmed
-The field :l: of data says that data or firingdata may have large records, and :?: until when timers may be contested at
-the latest. The field :h: is the list of holds (holds.lua). A field that is of no timer is in meta.lua, too.
+The record of a contested timer is <due><flags>/<record>, with the flags ! counts as run out, ? is unconfirmed.
+The field :l: of data says that there may be large records, and :?: until when timers may be contested. The field :h: is
+the list of holds (holds.lua). A field that is of no timer is in meta.lua, too.
 
 A tombstone is one of
   key          a timer that lately fired
@@ -63,17 +59,15 @@ A tombstone is one of
   :i:due:key   a firing whose id a retry or a shifted timer might get: it may not
   :x:<call>    a call of set_time that has added a firing to a repetition
 
-A step is a function, or a script (schedule/step.go). It is atomic and moves a timer as a whole: the timer is in due or
-in firing, never in both and never in neither, until it is cancelled or settled. So no timer is lost or doubled if a
-timerd dies before or after a step, if a step runs twice, or if two timerds run it at once. The head of each file says
-what else holds then.
+A step is a function, or a script (schedule/step.go). It is atomic: a timer is in due or in firing, never in both or
+neither, until it is cancelled or settled. So none is lost or doubled if a timerd dies before or after a step, if a step
+runs twice, or if two timerds run it at once. The head of each file says what else holds then.
 
-A step for one partition has the partition's prefix, timerd:{t}:, as its KEYS[1]. No key of that name ever exists. In a
-cluster Redis therefore refuses the step before it begins while the slot of the partition moves to another server: the
-old server answers ASK because the key is missing, the new one MOVED. After ASKING, which clients send before a function
-that they were redirected with, the new server would run it on half a partition, and a step for many partitions names no
-key. So each asks with EXISTS for the prefix and a second key of each partition. While one of several keys is missing,
-both servers refuse that in any case. ]]
+A step for one partition has the partition's prefix, timerd:{t}:, as its KEYS[1]. No key has that name. So in a cluster
+Redis refuses the step before it begins while the slot moves: the old server answers ASK, the new one MOVED. After
+ASKING, which clients send before a function that they were redirected with, the new server would run it on half a
+partition, and a step for many partitions names no key. So each asks with EXISTS for the prefix and a second key of each
+partition. While one of several keys is missing, both servers refuse that in any case. ]]
 
 -- begin_timeless is begin for a step that asks no clock: reading it would cost some of them a fifth. A table that grows
 -- costs more than one that has all its fields at once.
@@ -131,55 +125,61 @@ end
 -- What enters due or firing, or leaves one, does so by the functions that follow, or is moved from due to firing by
 -- batch.move. In beside and owed, beside.lua and owing.lua write.
 
--- put has a member be due at a time, with a record.
-function index.put(member, due, record)
-  index.rewrite(member, record)
-  redis.call('ZADD', run.due, due, member)
+-- put has a member be due at a time, with a record. kind says how it has entered, for the account; nil: it was moved.
+-- An adopted one enters only if nothing of it was there. put returns whether nothing was.
+function index.put(member, due, record, kind)
+  local is_new = index.rewrite(member, record)
+  is_new = redis.call('ZADD', run.due, due, member) == 1 and is_new
+  if kind == account.ADOPTED then account.note(kind, is_new and 1 or 0) elseif kind then account.set(kind, is_new) end
+  return is_new
 end
 
--- put_all is put for several members: each due time with its member, and each member with its record.
+-- put_all is put for several adopted members: each due time with its member, and each member with its record.
 function index.put_all(dues, records)
   for i = 2, #records, 2 do sizes.note(records[i]) end
-  redis.call('HSET', run.data, unpack(records))
-  redis.call('ZADD', run.due, unpack(dues))
+  local new = redis.call('HSET', run.data, unpack(records))
+  account.note(account.ADOPTED, math.min(new, redis.call('ZADD', run.due, unpack(dues))))
 end
 
--- rewrite gives a member another record.
+-- rewrite gives a member another record, and returns whether it had none.
 function index.rewrite(member, record)
   sizes.note(record)
-  redis.call('HSET', run.data, member, record)
+  return redis.call('HSET', run.data, member, record) == 1
 end
 
--- redate has a member with a record be due at another time.
-function index.redate(member, due) redis.call('ZADD', run.due, due, member) end
+-- redate has a member with a record be due at another time. It returns whether it was not in due.
+function index.redate(member, due) return redis.call('ZADD', run.due, due, member) == 1 end
 
--- forget takes a member out of the schedule.
-function index.forget(member)
-  redis.call('ZREM', run.due, member)
-  redis.call('HDEL', run.data, member)
+-- forget takes a member out of the schedule. kind says how, for the account; without one it is moved.
+function index.forget(member, kind)
+  local gone = redis.call('ZREM', run.due, member)
+  account.note(kind, math.max(gone, redis.call('HDEL', run.data, member)))
 end
 
--- drop removes the record of a member that due has lost, and returns whether there was one.
-function index.drop(member) return redis.call('HDEL', run.data, member) == 1 end
+-- drop removes the record of a member that due has lost, and returns whether there was one. kind is as in forget.
+function index.drop(member, kind)
+  local had = redis.call('HDEL', run.data, member)
+  account.note(kind, had)
+  return had == 1
+end
 
--- fire adds a firing with a score.
-function index.fire(ref, score, record)
+-- fire adds a firing with a score. kind is as in put.
+function index.fire(ref, score, record, kind)
   sizes.note(record)
   redis.call('HSET', run.firingdata, ref, record)
-  redis.call('ZADD', run.firing, score, ref)
+  account.note(kind, redis.call('ZADD', run.firing, score, ref))
 end
 
--- is_taken reports whether another firing has a ref, though its member or its record may be lost. An equal record alone
--- is left from a claim that was refused in its middle.
+-- is_taken reports whether another firing has a ref, or half of one. An equal record alone is of a refused claim.
 function index.is_taken(ref, record)
   local found = redis.call('HGET', run.firingdata, ref)
   return redis.call('ZSCORE', run.firing, ref) or found and found ~= record
 end
 
 -- fire_if_free is fire, but returns false and adds nothing if another firing has the ref.
-function index.fire_if_free(ref, score, record)
+function index.fire_if_free(ref, score, record, kind)
   if index.is_taken(ref, record) then return false end
-  index.fire(ref, score, record)
+  index.fire(ref, score, record, kind)
   return true
 end
 
@@ -189,12 +189,12 @@ function index.rewrite_firings(records) redis.call('HSET', run.firingdata, unpac
 -- rescore gives firings with records other scores: each score with its ref.
 function index.rescore(firings_by_score) redis.call('ZADD', run.firing, unpack(firings_by_score)) end
 
--- end_firings takes firings out of the schedule. is_listed says that some may be in refused or owed.
-function index.end_firings(refs, is_listed)
-  redis.call('ZREM', run.firing, unpack(refs))
+-- end_firings takes firings out of the schedule, by a kind as in forget. is_listed: some may be in refused or owed.
+function index.end_firings(refs, is_listed, kind)
+  local gone = redis.call('ZREM', run.firing, unpack(refs))
   if is_listed then
     redis.call('ZREM', run.prefix .. 'refused', unpack(refs))
     owing.unlist(refs)
   end
-  redis.call('HDEL', run.firingdata, unpack(refs))
+  account.note(kind, math.max(gone, redis.call('HDEL', run.firingdata, unpack(refs))))
 end

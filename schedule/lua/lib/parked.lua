@@ -15,7 +15,7 @@ end
 function parked.park(key, due)
   local record = redis.call('HGET', run.data, key) or 'm:'
   run.spent = run.spent + #record
-  if not beside.add(key, due, entry.attempt(record), record, 's', parked.next_look(due)) then return false end
+  if not beside.add(key, due, entry.attempt(record), record, nil, 's', parked.next_look(due)) then return false end
   index.forget(key)
   return true
 end

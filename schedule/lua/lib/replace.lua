@@ -35,8 +35,12 @@ end
 -- replace.make_way is called before a timer is set in place of its key's pending one: it ends a repetition, if there is
 -- a serial, and a timer that is due already is owed. was and at are results of replace.find_way.
 function replace.make_way(key, was, at, serial)
-  if was and contest.differs(at, was) then contest.judge(key, was, 0, 0) elseif was then firings.owe(key, was) end
-  repetition.finish(key, serial)
+  if was and contest.differs(at, was) then
+    contest.judge(key, was, 0, 0, nil, true)
+  elseif was then
+    firings.owe(key, was)
+  end
+  repetition.finish(key, serial, account.REPLACED)
 end
 
 -- present returns when an instant that has passed is due: now; or in the next ms, if another timer of the key may have

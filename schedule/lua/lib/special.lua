@@ -16,7 +16,7 @@ local function rescheduled(key, at, record)
     index.rewrite(key, entry.with_value(record, current))
   end
   ttl.follow(key, at)
-  index.redate(key, at)
+  if not index.redate(key, at) then account.note(account.REPLACED, 1) end
 end
 
 -- claim_aside looks again at a timer that was set aside. If its key can be read now and lives on, there are two cases:
@@ -32,6 +32,7 @@ local function claim_aside(t, member, key, due)
     taken.add_made(t, firings.add, key, due, record)
     if at ~= -2 then contest.follow(key, at, MAX_PAYLOAD) end
   elseif at == -1 then
+    account.note(account.CANCELLED, 1)
     repetition.cancel(key)
     t.cancelled = t.cancelled + 1
   else
@@ -45,8 +46,9 @@ end
 local function claim_contested(t, member, name, key)
   run.spent = run.spent + redis.call('HSTRLEN', run.data, member)
   local was, record, owed = contest.read(key, ':' .. name .. ':')
-  index.forget(member)
-  if owed and was < t.since then taken.add_made(t, firings.add, key, was, record) end
+  local is_owed = owed and was < t.since
+  index.forget(member, not is_owed and account.REPLACED or nil)
+  if is_owed then taken.add_made(t, firings.add, key, was, record) end
 end
 
 -- claim_retry claims a retry that waited beside a newer timer.
@@ -54,7 +56,7 @@ local function claim_retry(t, member, key, was)
   local record = redis.call('HGET', run.data, member) or 'm:'
   beside.forget(member, key)
   local at = entry.attempt(record) == '1' and ids.free_due(key, was) or was
-  if at > clock.due() and at ~= was then return beside.add(key, at, '1', record, '') end
+  if at > clock.due() and at ~= was then return beside.add(key, at, '1', record) end
   taken.add_made(t, firings.add_retry, key, at, record)
 end
 

@@ -39,7 +39,9 @@ local function end_with(refs, key)
   local i, read = #refs, 0
   while i > 0 and read <= BUDGET do
     local record = redis.call('HGET', run.firingdata, refs[i]) or 'm:'
-    if entry.is_occurrence_of(record, serial) then return repetition.finish(key, tonumber(serial)) end
+    if entry.is_occurrence_of(record, serial) then
+      return repetition.finish(key, tonumber(serial), account.CANCELLED)
+    end
     i, read = i - 1, read + #record
   end
 end
@@ -67,7 +69,7 @@ function states.cancel_owed(key, refs, earliest, latest)
   end
   if #owed > 0 then
     end_with(owed, key)
-    index.end_firings(owed, true)
+    index.end_firings(owed, true, account.CANCELLED)
   end
   if #done > 0 then owing.unlist(done) end
   return #owed, more, given

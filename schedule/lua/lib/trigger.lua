@@ -72,7 +72,7 @@ function trigger.upsert(key, was, at, max)
   local record = trigger.record_of(key, max)
   ttl.follow(key, at)
   if not was then
-    index.put(key, at, record or redis.call('HGET', run.data, key) or 'm:')
+    index.put(key, at, record or redis.call('HGET', run.data, key) or 'm:', account.ADOPTED)
     return 1
   end
   local current = record and redis.call('HGET', run.data, key)

@@ -27,8 +27,10 @@ function steps.ahead(KEYS, ARGV)
   local repeating, others = {}, {}
   for i = 3, #ARGV do
     local prefix = PREFIX .. ARGV[i] .. SUFFIX -- never exists, see index.lua
-    local armed = counts(prefix .. 'repeat', serials, '+inf')
-    local claimed = counts(prefix .. 'firing', leases, '(' .. HELD_TEXT)
+    -- Most partitions of a cluster have neither, and are asked once for both.
+    local some = redis.pcall('EXISTS', prefix .. 'repeat', prefix .. 'firing') ~= 0
+    local armed = some and counts(prefix .. 'repeat', serials, '+inf')
+    local claimed = some and counts(prefix .. 'firing', leases, '(' .. HELD_TEXT)
       or counts(prefix .. 'fired', tombstones, '+inf')
     if (armed or claimed) and is_whole(prefix) then
       if armed then repeating[#repeating + 1] = ARGV[i] end

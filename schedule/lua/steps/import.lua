@@ -19,21 +19,21 @@ If its reply is lost: again it returns 0, also of one that has fired within REME
 -- add_own sets a key's own timer. The user's key comes first: if timerd may not write it, nothing has happened.
 local function add_own(key, due, record)
   if not ttl.try_set(key, due) then return -2 end
-  index.put(key, int(due), entry.renewed(record))
+  index.put(key, int(due), entry.renewed(record), account.SET)
   wake.if_first(key, due)
   return 1
 end
 
 -- add_plan sets a repetition that is to be planned.
 local function add_plan(key, serial, record)
-  repetition.plan(key, serial, record)
+  repetition.plan(key, serial, record, account.SET)
   wake.at(0)
   return 1
 end
 
 -- add_owed has a timer be owed that is due already, and keeps its id from others, itself among them.
 local function add_owed(key, due, record)
-  firings.add(key, due, record, 0)
+  firings.add(key, due, record, 0, account.SET)
   redis.call('ZADD', run.fired, int(clock.real() + clock.REMEMBER), ':i:' .. int(due) .. ':' .. key)
   wake.at(0)
   return 1
@@ -44,7 +44,7 @@ end
 local function add(key, due, place, record, attempt, serial, was)
   if due <= clock.due() and place ~= 'plan' then return add_owed(key, due, record) end
   if place == 'beside' then
-    if not beside.add(key, due, attempt, record, '') then return -1 end
+    if not beside.add(key, due, attempt, record, account.SET) then return -1 end
     wake.if_first(':' .. int(due) .. '.' .. attempt .. ':' .. key, due)
     return 1
   end

@@ -5,7 +5,7 @@ has freed, or that had a pause, stays so.
 KEYS    1  the partition's prefix
 ARGV    for each firing its ref, the end of the lease that it was claimed under, how long
         nobody is to claim it, in ms, 0 for not at all, then 1 if its event may be
-        stored, 1 if NATS refused it, and 1 if its claim said "f"; else 0
+        stored, 1 if NATS refused it or 2 if its guard cannot be read, and 1 if its claim said "f"; else 0
 Returns how many were given back.
 If its reply is lost: again it changes nothing, as nothing has that lease any more. ]]
 
@@ -18,7 +18,10 @@ function steps.release(KEYS, ARGV)
       local before = pause > 0 and clock.due() + pause or 0
       local why = stored and PERHAPS or pause > 0 and PAUSED or ARGV[i + 5] == '1' and FREED or 0
       index.rescore({ scores.at(before, why), ARGV[i] })
-      if ARGV[i + 4] == '1' then redis.call('ZADD', run.prefix .. 'refused', string.match(ARGV[i], '^%d+'), ARGV[i]) end
+      if ARGV[i + 4] ~= '0' then
+        local sign = ARGV[i + 4] == '2' and '-' or ''
+        redis.call('ZADD', run.prefix .. 'refused', sign .. string.match(ARGV[i], '^%d+'), ARGV[i])
+      end
       released = released + 1
       refs[released] = ARGV[i]
     end

@@ -116,7 +116,7 @@ local function give_records(t, hash, page)
   for i = 1, #page, 2 do
     if redis.call('HEXISTS', hash, page[i]) == 0 then
       if string.find(page[i], '^:[?d]:') then
-        index.forget(page[i])
+        index.forget(page[i], account.REPLACED)
         t.dropped = t.dropped + 1
       else
         if hash == run.data then index.rewrite(page[i], 'm:') else index.rewrite_firings({ page[i], 'm:' }) end

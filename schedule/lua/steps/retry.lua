@@ -28,9 +28,9 @@ function steps.retry(KEYS, ARGV)
     due = ids.free_due(key, due)
   end
   if due <= clock.due() then
-    due = tonumber(string.match(firings.add_retry(key, due, record, 0), '^%d+'))
+    due = tonumber(string.match(firings.add_retry(key, due, record, 0, account.RETRIED), '^%d+'))
   else
-    due, member = beside.rearm(key, due, ARGV[4], record)
+    due, member = beside.rearm(key, due, ARGV[4], record, account.RETRIED)
     if not due then return -2 end
   end
   redis.call('ZADD', retried_key, clock.real(), ARGV[1])

@@ -53,9 +53,9 @@ local function free_time(key, due, attempt, own_stays)
 end
 
 -- owe_now has a timer that is out of due be owed. Where the present ms is taken, it is not to be claimed before its due
--- time, as if it had been given back.
-local function owe_now(key, due, record)
-  local ref = firings.add(key, due, entry.renewed(record), 0)
+-- time, as if it had been given back. kind is as in index.put.
+local function owe_now(key, due, record, kind)
+  local ref = firings.add(key, due, entry.renewed(record), 0, kind)
   if due > clock.due() then index.rescore({ scores.at(due, PAUSED), ref }) end
   wake.at(due > clock.due() and due or 0)
   return { 'moved', due }
@@ -83,7 +83,7 @@ local function fire_extra(t, record)
     colon)
   local due = free_time(t.key, clock.due(), attempt, true)
   redis.call('ZADD', run.fired, int(due), called)
-  return owe_now(t.key, due, record)
+  return owe_now(t.key, due, record, account.SET)
 end
 
 -- move_own moves the key's own timer. The key is right about it where the index has not heard of a change yet. The

@@ -5,8 +5,8 @@ set since the occurrence was due is not overwritten: with a TTL it is the next o
 repetition.
 KEYS    1  the partition's prefix
 ARGV    for each its ref, when the next occurrence is due, 0 if none follows, -1 if somebody else is
-        to find that out, its number, the serial of the firing, and how many occurrences are left
-        out before the next one
+        to find that out, its number, the serial of the firing, how many occurrences are left
+        out before the next one, and how it has ended, a kind of the account
 Returns for each 1 if it was its repetition's, else 0.
 If its reply is lost: again it arms nothing, as the firings are gone. If it never ran: they are claimed and published
 again once their leases end. ]]
@@ -43,6 +43,9 @@ local function next_record(record, serial, due, occurrence, skipped)
   return 'p' .. string.gsub(marks, '[^ml]', '') .. options .. string.sub(record, colon)
 end
 
+-- What stands for the kind of a plan that has become an occurrence.
+local PLANNED = 'planned'
+
 -- free_time returns when an occurrence can be due so that no firing of its key has its id: a ms later where that is
 -- enough. The steps double, so they stay few whatever has fired.
 local function free_time(key, due)
@@ -59,24 +62,28 @@ local function is_another(record, serial)
 end
 
 -- put has an occurrence wait for a time. It returns that.
-local function put(key, at, record)
-  index.put(key, int(at), record)
+local function put(key, at, record, kind)
+  index.put(key, int(at), record, kind)
   return at
 end
 
--- arm arms the next occurrence. It returns when that is due, or nil if there is none.
-local function arm(key, due, record)
-  local was, at = index.pending(key), ttl.try(key)
-  if was then return put(key, was, entry.with_value(record, redis.call('HGET', run.data, key) or 'm:')) end
+-- arm arms the next occurrence. It returns when that is due, or nil if there is none. is_plan says that it comes from a
+-- plan, which is in the account.
+local function arm(key, due, record, is_plan)
+  local was, at, kind = index.pending(key), ttl.try(key), not is_plan and account.REPEATED or nil
+  if was then -- that timer is the occurrence
+    if is_plan then account.note(account.REPLACED, 1) end
+    return put(key, was, entry.with_value(record, redis.call('HGET', run.data, key) or 'm:'))
+  end
   if at == -1 then return nil end
   if at and at >= 0 then
     ttl.follow(key, at)
-    return put(key, at, entry.with_value(record, trigger.record_of(key, MAX_PAYLOAD) or record))
+    return put(key, at, entry.with_value(record, trigger.record_of(key, MAX_PAYLOAD) or record), kind)
   end
   due = free_time(key, due)
   -- The user's key comes first. Where there is none nobody deleted it, and no expired event of it will come.
   if due <= clock.due() or not at or not ttl.try_set(key, due) then record = entry.add_flag(record, 'u') end
-  return put(key, due, record)
+  return put(key, due, record, kind)
 end
 
 -- go_on arms the occurrence after a firing, or ends its repetition. It returns 1, or 0 if that is not the firing's any
@@ -88,12 +95,16 @@ local function go_on(ref, record, due, occurrence, skipped)
   if not current or math.abs(tonumber(current)) ~= tonumber(serial) then return 0 end
   if at ~= nominal then redis.call('ZADD', run.fired, int(clock.real() + clock.REMEMBER), ':i:' .. at .. ':' .. key) end
   serial = math.max(tonumber(serial) + 1, clock.micros())
+  local is_plan = string.find(ref, '^%d+:0:') ~= nil
   if due < 0 then
-    repetition.plan(key, serial, next_record(record, serial, nominal, occurrence, 0))
+    repetition.plan(key, serial, next_record(record, serial, nominal, occurrence, 0),
+      not is_plan and account.REPEATED or nil)
     return 1, 0
   end
-  local armed = due > 0 and arm(key, due, next_record(record, serial, due, occurrence, skipped)) or nil
+  local armed = due > 0 and arm(key, due, next_record(record, serial, due, occurrence, skipped), is_plan) or nil
   if armed then
+    account.note(account.REPEATED, skipped)
+    account.note(account.SKIPPED, skipped)
     redis.call('ZADD', run.prefix .. 'repeat', int(serial), key)
     apps.announce(apps.unknown(apps.of(key)))
   else
@@ -102,21 +113,28 @@ local function go_on(ref, record, due, occurrence, skipped)
   return 1, armed
 end
 
+-- end_all ends firings, of a list by kind. A plan with an occurrence has become that.
+local function end_all(refs_of)
+  for kind, refs in pairs(refs_of) do index.end_firings(refs, true, kind ~= PLANNED and kind or nil) end
+end
+
 function steps.settle_repeat(KEYS, ARGV)
   index.open(KEYS[1])
-  local refs, done, soonest = {}, {}, math.huge
-  for i = 1, #ARGV, 5 do
-    local ref, result, at = ARGV[i], 0, nil
+  local refs_of, done, ending, soonest = {}, {}, 0, math.huge
+  for i = 1, #ARGV, 6 do
+    local ref, result, at, kind = ARGV[i], 0, nil, ARGV[i + 5]
     local record = redis.call('HGET', run.firingdata, ref)
     if not (record and is_another(record, ARGV[i + 3])) then
-      refs[#refs + 1] = ref
       if record then result, at = go_on(ref, record, tonumber(ARGV[i + 1]), ARGV[i + 2], tonumber(ARGV[i + 4])) end
-      soonest = math.min(soonest, at or math.huge)
+      if at and string.find(ref, '^%d+:0:') then kind = PLANNED end
+      refs_of[kind] = refs_of[kind] or {}
+      table.insert(refs_of[kind], ref)
+      ending, soonest = ending + 1, math.min(soonest, at or math.huge)
     end
     done[#done + 1] = result
   end
-  if #refs == 0 then return done end
-  index.end_firings(refs, true)
+  if ending == 0 then return done end
+  end_all(refs_of)
   if soonest <= clock.due() + WAKE_WITHIN and (soonest == 0 or index.head() >= soonest) then wake.at(soonest) end
   return done
 end

@@ -1,7 +1,6 @@
 package core_test
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -232,7 +231,7 @@ func TestHostileInput(t *testing.T) {
 	wantData := map[string]string{}
 	for i, key := range hostile {
 		if i%2 == 0 {
-			s.Do("SET", key, "p", "PX", 2500)
+			s.Do("SET", key, "p", "PX", system.Soon)
 		} else {
 			s.Do("FCALL", "timer_set", 1, key, "p", "PX", 2500)
 		}
@@ -240,7 +239,7 @@ func TestHostileInput(t *testing.T) {
 	}
 	for name, payload := range payloadsOf {
 		key := "pay:load:type:" + name
-		s.Do("SET", key, payload, "PX", 2500)
+		s.Do("SET", key, payload, "PX", system.Soon)
 		wantData[key] = payload
 	}
 	wantData["pay:load:type:toolarge"] = "<toolarge>"
@@ -264,47 +263,4 @@ func TestHostileInput(t *testing.T) {
 		t.Error("no binary payload")
 	}
 	s.Settled()
-}
-
-// A key as printed by timerd means that key for every command, with any content.
-func TestPrintedKeysCanBePasted(t *testing.T) {
-	t.Parallel()
-	s := system.New(t)
-	s.Start()
-	for _, key := range []string{"a:b:c:user%40example.com", "a:b:c:100%", "a:b:c:%zz%25", "a:b:c:line\n\x00",
-		"a:b:c:\xff%41", "50%25:b:c:d"} {
-		s.Do("FCALL", "timer_set", 1, key, "p", "PX", 3_600_000)
-		var listed struct{ Key string }
-		if err := json.Unmarshal([]byte(s.OK("ls", "--json")), &listed); err != nil {
-			t.Fatal(err)
-		}
-		if listed.Key != keys.EncodeText(key) {
-			t.Fatalf("ls prints %q for %q", listed.Key, key)
-		}
-		for _, arg := range []string{listed.Key, key} {
-			if strings.Contains(arg, "\x00") {
-				continue // no shell can pass it
-			}
-			if got := s.OK("get", arg, "--raw"); got != "p" {
-				t.Errorf("get %q: payload %q", arg, got)
-			}
-			s.OK("set", arg, "2h", "p")
-			s.OK("move", arg, "1h")
-			s.OK("repeat", arg, "--every", "1h", "p")
-		}
-		if got := s.OK("cancel", listed.Key); got != "cancelled\n" || s.OK("ls", "--json") != "" {
-			t.Errorf("cancel %q: %s", listed.Key, got)
-		}
-	}
-	for _, key := range []string{"a:b:c:50%25", "a:b:c:50%"} {
-		s.Do("FCALL", "timer_set", 1, key, key, "PX", 3_600_000)
-	}
-	if code, _, said := s.Run("", "cancel", "a:b:c:50%25"); code != 1 ||
-		!strings.Contains(said, `write "a:b:c:50%2525"`) {
-		t.Errorf("a KEY that may mean two timers: exit code %d, %s", code, said)
-	}
-	s.OK("cancel", "a:b:c:50%2525")
-	if got := s.OK("get", "a:b:c:50%25", "--raw"); got != "a:b:c:50%" {
-		t.Errorf("the other one: %q", got)
-	}
 }

@@ -120,7 +120,7 @@ func TestEventsLostInEveryWay(t *testing.T) {
 		want = append(want, key+"="+name)
 		s.Adopted(key)
 		p.AwaitReady(true)
-		s.Do("PEXPIRE", key, 500)
+		s.Do("PEXPIRE", key, system.Soon)
 	}
 	testenv.Eventually(t, system.Patience, func() bool {
 		return s.RDB.FCall(t.Context(), "timer_set", []string{"a:b:c:set"}, "p", "PX", 100).Err() == nil
@@ -240,7 +240,7 @@ func TestTwoOfThreeHear(t *testing.T) {
 			t.Logf("the third hears after %v", time.Since(lost))
 			s.Expect(c, "a:b:c:plain=p", "a:b:c:set=s")
 			third.Measures(true, `timerd_gaps_total\{reason="subscribed"\} [1-9].*`)
-			s.Do("SET", "a:b:c:later", "q", "PX", 2000)
+			s.Do("SET", "a:b:c:later", "q", "PX", system.Soon)
 			s.Expect(c, "a:b:c:plain=p", "a:b:c:set=s", "a:b:c:later=q")
 			s.Settled()
 			third.Stop()
@@ -258,8 +258,8 @@ func TestRollingChangeOfNamespaces(t *testing.T) {
 	c := s.Collect()
 	listening(s, all, 3)
 	s.After(s.Now() + 3000) // four sweeps and more, after which one would stand by
-	s.Do("SET", "pay:b:c:1", "p", "PX", 2000)
-	s.Do("SET", "shop:b:c:1", "p", "PX", 2000)
+	s.Do("SET", "pay:b:c:1", "p", "PX", system.Soon)
+	s.Do("SET", "shop:b:c:1", "p", "PX", system.Soon)
 	s.Expect(c, "pay:b:c:1=p", "shop:b:c:1=p")
 	listening(s, all, 3)
 	for _, p := range all {
@@ -312,7 +312,7 @@ func TestDowntime(t *testing.T) {
 	s := system.New(t)
 	p := s.Start()
 	c := s.Collect()
-	s.Do("SET", "a:b:c:adopted", "p", "PX", 2000)
+	s.Do("SET", "a:b:c:adopted", "p", "PX", system.Soon)
 	s.Adopted("a:b:c:adopted")
 	p.Stop()
 	for _, payload := range []string{"s", "again"} {

@@ -19,7 +19,7 @@ func TestMainPathAsTheLeastPrivilegedUser(t *testing.T) {
 	s.Env["TIMERD_REDIS_URL"] = s.Redis.UserURL("timerd", "secret", 0)
 	p := s.Start()
 	c := s.Collect()
-	s.Do("SET", "app1:b:c:plain", "p", "PX", 1500)
+	s.Do("SET", "app1:b:c:plain", "p", "PX", system.Soon)
 	producer := s.Redis.Client(func(o *redis.Options) { o.Username, o.Password = "producer", "secret" })
 	if err := producer.FCall(t.Context(), "timer_set", []string{"app1:b:c:set"}, "s", "PX", 300).Err(); err != nil {
 		t.Fatal(err)

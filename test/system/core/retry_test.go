@@ -10,18 +10,18 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
+// Each retry is due after the policy's delay, to the ms, by a virtual clock.
 func TestRetriesFollowThePolicy(t *testing.T) {
 	t.Parallel()
-	s := system.New(t)
-	s.Env["TIMERD_RETRY"] = "app1:trans:notice=400ms,900ms,250ms"
-	p := s.Start()
+	s := system.NewVirtual(t, "TIMERD_RETRY=app1:trans:notice=400ms,3h,48h")
 	c := s.Collect()
-	delays := []time.Duration{400 * time.Millisecond, 900 * time.Millisecond, 250 * time.Millisecond}
+	delays := []time.Duration{400 * time.Millisecond, 3 * time.Hour, 48 * time.Hour}
 	const key, payload = "app1:trans:notice:1", "{ \"order\":\t42 }"
 
 	for round := range 2 {
 		if round == 0 {
-			s.Do("FCALL", "timer_set", 1, key, payload, "PX", 100)
+			s.Do("FCALL", "timer_set", 1, key, payload, "PX", system.Hour)
+			s.Advance(time.Hour)
 		} else {
 			id := s.Letters(1)[0].ID
 			if out := s.OK("dead", "replay", "--id", id, "--yes"); !strings.HasSuffix(out,
@@ -41,9 +41,11 @@ func TestRetriesFollowThePolicy(t *testing.T) {
 					due.After(to.Add(time.Millisecond)) {
 					t.Errorf("attempt %d is due %s after the request, want %s", i+1, e.Due.Sub(from), delays[i-1])
 				}
-				t.Logf("attempt %d: %s late", i+1, e.Time.Sub(e.Due))
 			}
 			from, to = s.Retry(c.All()[c.Len()-1], "Timer-Error", fmt.Sprintf("failure %d", i+1))
+			if i < len(delays) {
+				s.Advance(delays[i] + time.Second)
+			}
 		}
 		letter := s.Letters(1)[0]
 		if letter.Key.String() != key || letter.Attempt != 4 || letter.MaxAttempts != 4 ||
@@ -54,8 +56,9 @@ func TestRetriesFollowThePolicy(t *testing.T) {
 	}
 	s.NoRequests()
 	s.Settled()
+	s.Advance(1000 * time.Hour)
 	c.Stays(8, 100*time.Millisecond)
-	_, metrics, err := p.Get("/metrics")
+	_, metrics, err := s.Timerd.Get("/metrics")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,7 +68,6 @@ func TestRetriesFollowThePolicy(t *testing.T) {
 			t.Errorf("the metrics lack %q", want)
 		}
 	}
-	p.Stop()
 }
 
 func TestRetriesBesideNewerTimersAndCancelled(t *testing.T) {
@@ -109,7 +111,7 @@ func TestMalformedRetryRequestsOfTheWholeSystem(t *testing.T) {
 	s := system.New(t)
 	p := s.Start()
 	c := s.Collect()
-	s.Do("SET", "app1:trans:notice:1", "\xff\x00", "PX", 1000)
+	s.Do("SET", "app1:trans:notice:1", "\xff\x00", "PX", system.Soon)
 	s.Events(c, 1)
 	s.Retry(c.All()[0], "Timer-Delay", "tomorrow")
 	if _, err := s.JS.Publish(t.Context(), "timers.retry.app1.trans.notice", []byte("again, please")); err != nil {

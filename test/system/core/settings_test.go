@@ -40,7 +40,7 @@ func TestAttemptsOfPayloads(t *testing.T) {
 		}
 	}
 	s.Do("FCALL", "timer_set", 1, "a:b:c:explicit", `{"attempt":20}`, "PX", 200)
-	s.Do("SET", "a:b:c:plain", `{"attempt":20}`, "PX", 2000)
+	s.Do("SET", "a:b:c:plain", `{"attempt":20}`, "PX", system.Soon)
 	s.Do("FCALL", "timer_set", 1, "a:b:c:counts", `{"attempt":3}`, "PX", 2100)
 	s.Adopted("a:b:c:plain")
 	for _, e := range s.Events(c, 3) {

@@ -80,48 +80,62 @@ func (d *deathbed) Release(ctx context.Context, outcomes []schedule.Outcome) err
 	return d.Schedule.Release(ctx, outcomes)
 }
 
+// deathSteps are the steps at which a deathbed dies.
+func deathSteps() []string { return []string{"claimed", "published", "acknowledged", "settled"} }
+
+// doom starts a pipeline that dies at a step, after a timerd has left the library and the streams. end waits for its
+// death.
+func doom(s *system.System, step string) (end func()) {
+	s.T.Helper()
+	s.Start().Stop()
+	sched := schedule.New(s.RDB, schedule.DefaultMaxPayload)
+	nc := s.NATS.Conn(connect.NATSOptions()...)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	d := &deathbed{Schedule: sched, step: step, nc: nc, dead: make(chan struct{})}
+	d.Publisher = notify.NewPublisher(nc, js, d)
+	d.DrainTimeout = 100 * time.Millisecond // the dead settle nothing
+	found, err := sched.Nodes(s.T.Context())
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	rec := reconciler.New(found[0], d, keys.Namespaces{{}}, "doomed")
+	rec.Lease, rec.SweepInterval = 2*time.Second, 10*time.Millisecond
+
+	ctx, cancel := context.WithCancel(s.T.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { _ = d.Run(ctx) })
+	wg.Go(func() { rec.Run(ctx) })
+	stop := func() {
+		cancel()
+		wg.Wait()
+	}
+	s.T.Cleanup(stop)
+	return func() {
+		testenv.Eventually(s.T, system.Patience, d.isDead, "the death")
+		stop()
+	}
+}
+
 // TestDeathAtEachStep kills a timerd between claim and settle, at every step in turn, and has another one go on, which
 // logs its takeover.
 func TestDeathAtEachStep(t *testing.T) {
 	t.Parallel()
-	for _, step := range []string{"claimed", "published", "acknowledged", "settled"} {
+	for _, step := range deathSteps() {
 		t.Run(step, func(t *testing.T) {
 			t.Parallel()
 			s := system.New(t)
-			s.Start().Stop() // leaves the library and the streams
+			end := doom(s, step)
 			c := s.Collect()
-
-			sched := schedule.New(s.RDB, schedule.DefaultMaxPayload)
-			nc := s.NATS.Conn(connect.NATSOptions()...)
-			js, err := jetstream.New(nc)
-			if err != nil {
-				t.Fatal(err)
-			}
-			d := &deathbed{Schedule: sched, step: step, nc: nc, dead: make(chan struct{})}
-			d.Publisher = notify.NewPublisher(nc, js, d)
-			found, err := sched.Nodes(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			rec := reconciler.New(found[0], d, keys.Namespaces{{}}, "doomed")
-			rec.Lease, rec.SweepInterval = 2*time.Second, 10*time.Millisecond
-
-			ctx, cancel := context.WithCancel(t.Context())
-			var wg sync.WaitGroup
-			wg.Go(func() { _ = d.Run(ctx) })
-			wg.Go(func() { rec.Run(ctx) })
-			defer wg.Wait()
-			defer cancel()
-
 			want := setAll(s, "a:b:c:", 200, func(i int) int { return 1 + i/4 })
 			for i := range 20 {
 				key := fmt.Sprintf("a:b:repeated:%d", i)
 				s.Repeats(key, "p", 100, "TIMES", 3, "CATCHUP", system.Hour)
 				want = append(want, key+"=p", key+"=p", key+"=p")
 			}
-			testenv.Eventually(t, system.Patience, d.isDead, "the death")
-			cancel()
-			wg.Wait()
+			end()
 			next := s.Start()
 			s.Expect(c, want...)
 			s.Settled()

@@ -23,7 +23,7 @@ func TestTraces(t *testing.T) {
 	s.Do("FCALL", "timer_set", 1, "shop:pay:callback:set", "p", "PX", system.Hour, "TRACE", other)
 	s.Do("FCALL", "timer_set", 1, "shop:pay:callback:both", payload, "PX", 300, "TRACE", other)
 	s.Do("FCALL", "timer_set", 1, "shop:pay:callback:none", "p", "PX", 300, "TRACE", "malformed")
-	s.Do("SET", "shop:pay:callback:plain", payload, "PX", 1500)
+	s.Do("SET", "shop:pay:callback:plain", payload, "PX", system.Soon)
 	if out := s.OK("get", "shop:pay:callback:set"); !strings.Contains(out, "\ntrace    "+other+"\n") {
 		t.Errorf("timerd get: %s", out)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/test/system"
 )
@@ -126,4 +127,29 @@ func TestAmongForeignKeys(t *testing.T) {
 		t.Errorf("an event of a foreign key came through: %s", m)
 	default:
 	}
+}
+
+// A network or NATS that takes longer for a window of events than a lease lasts slows firing down, but does not stop
+// it: few events wait then, and are acknowledged in time.
+func TestNATSSlowerThanLeases(t *testing.T) {
+	t.Parallel()
+	s := system.New(t)
+	proxy := testenv.NewProxy(t, s.NATS.Addr())
+	s.Env["TIMERD_NATS_URL"], s.Env["TIMERD_LEASE"] = "nats://"+proxy.Addr(), "1s"
+	p := s.Start()
+	const n, rate = 3000, 2 << 20
+	payload := strings.Repeat("x", 4<<10)
+	proxy.Throttle(rate)
+	var want []string
+	for i := range n {
+		key := fmt.Sprintf("a:b:c:%d", i)
+		want = append(want, key+"="+payload)
+		s.Do("FCALL", "timer_set", 1, key, payload, "PX", 500)
+	}
+	watch := time.Now()
+	s.Expect(s.Collect(), want...)
+	t.Logf("%d events after %v; their payloads alone take %v", n, time.Since(watch),
+		time.Duration(n*len(payload))*time.Second/rate)
+	s.Settled()
+	p.Stop()
 }

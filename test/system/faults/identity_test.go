@@ -151,7 +151,7 @@ func TestFlushedRedisGoesOn(t *testing.T) {
 	if got := identity(t, s.RDB); got != id {
 		t.Errorf("identity %s, want %s", got, id)
 	}
-	s.Do("SET", "a:b:c:1", "x", "PX", 300)
+	s.Do("SET", "a:b:c:1", "x", "PX", system.Soon)
 	s.Expect(c, "a:b:c:1=x")
 }
 
@@ -201,7 +201,7 @@ func TestAdoptStreams(t *testing.T) {
 		"ok    installation      replacement, in Redis and the streams") {
 		t.Errorf("doctor:\n%s", out)
 	}
-	if err := now.Do(t.Context(), "SET", "a:b:c:2", "y", "PX", 200).Err(); err != nil {
+	if err := now.Do(t.Context(), "SET", "a:b:c:2", "y", "PX", system.Soon).Err(); err != nil {
 		t.Fatal(err)
 	}
 	s.Expect(c, "a:b:c:1=x", "a:b:c:1=x", "a:b:c:2=y")

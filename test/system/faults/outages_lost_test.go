@@ -2,8 +2,6 @@ package faults_test
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/timerd-io/timerd/internal/diag"
@@ -38,24 +36,11 @@ func TestOutagesThatLoseTimers(t *testing.T) {
 	older.name = "an older RDB put back"
 	older.text = "Redis has lost its data, .* it had 5 timers at the last count, at "
 	older.bring = func(x *scene) {
-		dir := filepath.Join(t.TempDir(), "older")
-		x.Redis.Stop()
-		if err := os.CopyFS(dir, os.DirFS(x.Redis.Dir())); err != nil {
-			t.Fatal(err)
-		}
-		x.Redis.Start()
+		folder := x.BackUp()
 		x.p.AwaitReady(true)
 		x.set(5)
 		x.later(4)
-		x.Redis.Stop()
-		if err := os.RemoveAll(filepath.Join(x.Redis.Dir(), "appendonlydir")); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.CopyFS(filepath.Join(x.Redis.Dir(), "appendonlydir"),
-			os.DirFS(filepath.Join(dir, "appendonlydir"))); err != nil {
-			t.Fatal(err)
-		}
-		x.Redis.Start()
+		x.PutBack(folder)
 	}
 	torn := lost()
 	torn.name = "a sorted set of timerd's deleted"

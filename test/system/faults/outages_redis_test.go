@@ -180,7 +180,7 @@ func TestOutagesOfRights(t *testing.T) {
 		acl("resetchannels", "&timerd:*", "&__keyevent@0__:expired", "&__keyspace@0__:timerd:canary:*")(x)
 		x.Env["TIMERD_REDIS_URL"] = x.Redis.URL(0)
 		x.p.Measures(true, `timerd_keyspace_events_complete 0`)
-		x.Do("SET", "shop:order:timeout:1", "p", "PX", 2500)
+		x.Do("SET", "shop:order:timeout:1", "p", "PX", system.Soon)
 		x.Expect(c, "shop:order:timeout:1=p") // adopted by audit
 	}
 	namespace.end = func(*scene) {
@@ -188,6 +188,16 @@ func TestOutagesOfRights(t *testing.T) {
 		x.p.Measures(true, `timerd_keyspace_events_complete 1`)
 	}
 	x.play(command, step, channel, namespace, outage{
+		name: "a guard is refused", level: diag.Warn, check: diag.CheckAside,
+		text: `1 timer waits because timerd may not read their guards, such as paid-2 of shop:order:timeout:2|` +
+			`1 timers whose guards timerd may not read; `,
+		bring: func(*scene) {
+			acl("resetkeys", "~*:*:*:*", "~timerd:*")(x)
+			x.Do("FCALL", "timer_set", 1, "shop:order:timeout:2", "p", "PX", 1, "UNLESS", "paid-2")
+		},
+		fix: `redis-cli ACL SETUSER timerd '~paid-2'`,
+		end: acl("~*"),
+	}, outage{
 		name: "another password", level: diag.Fail, check: diag.CheckRedis, ready: "redis", text: `WRONGPASS `,
 		bring: func(*scene) {
 			acl("resetpass", ">another")(x)

@@ -19,7 +19,7 @@ func TestRedisThatDemandsCertificates(t *testing.T) {
 	p := s.Start()
 	c := s.Collect()
 	s.Do("FCALL", "timer_set", 1, "a:b:c:explicit", "1", "PX", 300)
-	s.Do("SET", "a:b:c:plain", "2", "PX", 2000)
+	s.Do("SET", "a:b:c:plain", "2", "PX", system.Soon)
 	s.Adopted("a:b:c:plain")
 	s.Expect(c, "a:b:c:explicit=1", "a:b:c:plain=2")
 	s.Settled()

@@ -44,28 +44,29 @@ func TestStoppedTimerdWakesUnderAHold(t *testing.T) {
 }
 
 // The limit on lateness counts from the true due time: after a plain resume a timer over the limit is a dead letter, or
-// dropped. After a shift it is in time again.
+// dropped. After a shift it is in time again. The clock is a virtual one.
 func TestLateUnderAHold(t *testing.T) {
 	t.Parallel()
-	s := system.New(t)
-	p := s.Start()
+	s := system.NewVirtual(t)
 	c := s.Collect()
-	const limit = 1500
+	const limit = time.Hour
 	s.Says(0, "hold plain")
 	s.Says(0, "hold shifted")
-	set := s.Now() + 5000
+	set := s.Now() + system.Hour
 	for _, app := range []string{"plain", "shifted"} {
-		for id, options := range map[string][]any{"dead": {"LATE", limit}, "drop": {"LATE", limit, "DROP"},
-			"patient": {"LATE", 3600_000}, "none": nil} {
+		for id, options := range map[string][]any{"dead": {"LATE", limit.Milliseconds()},
+			"drop": {"LATE", limit.Milliseconds(), "DROP"}, "patient": {"LATE", 24 * system.Hour}, "none": nil} {
 			s.Do(append([]any{"FCALL", "timer_set", 1, app + ":m:t:" + id, id, "PXAT", set}, options...)...)
 		}
 	}
+	s.Advance(time.Hour)
 	s.Holds("plain", 4)
 	s.Holds("shifted", 4)
-	s.After(set + limit)
+	s.Advance(limit)
 	s.Says(0, "get plain:m:t:dead", "state    held")
 	s.Says(0, "resume plain", "plain resumed")
 	s.Says(0, "resume shifted --shift", "shifted resumed")
+	s.Advance(2 * time.Hour) // they were on hold for two hours, and are due as much later
 
 	all := s.Expect(c, "plain:m:t:patient=patient", "plain:m:t:none=none",
 		"shifted:m:t:dead=dead", "shifted:m:t:drop=drop", "shifted:m:t:patient=patient", "shifted:m:t:none=none")
@@ -82,11 +83,11 @@ func TestLateUnderAHold(t *testing.T) {
 		by, _ = time.ParseDuration(words[0])
 		most, _ = time.ParseDuration(words[1])
 	}
-	if letter.Key.App != "plain" || by <= limit*time.Millisecond || most != limit*time.Millisecond {
+	if letter.Key.App != "plain" || by <= limit || most != limit {
 		t.Errorf("the letter of %s says %q", letter.Key, letter.DeadReason)
 	}
-	p.Measures(true, `timerd_late_total\{action="dead"\} 1`)
-	p.Measures(true, `timerd_late_total\{action="drop"\} 1`)
+	s.Timerd.Measures(true, `timerd_late_total\{action="dead"\} 1`)
+	s.Timerd.Measures(true, `timerd_late_total\{action="drop"\} 1`)
 	s.Settled()
 }
 

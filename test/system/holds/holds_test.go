@@ -139,25 +139,54 @@ func TestHoldsOfTheGoClient(t *testing.T) {
 	s.Settled()
 }
 
-// Overlapping holds, one with an end of its own; and a hold that survives a restart of Redis and of timerd.
+// Overlapping holds, one with an end of its own, by a virtual clock.
 func TestHoldsOverlapAndEnd(t *testing.T) {
+	t.Parallel()
+	s := system.NewVirtual(t)
+	c := s.Collect()
+	s.Says(0, "hold shop --for 12h --reason short")
+	until := s.HeldNow()[0].Until.UnixMilli()
+	s.Says(0, "hold shop:order")
+	s.Do("FCALL", "timer_set", 1, "shop:order:t:1", "order", "PX", system.Hour)
+	s.Do("FCALL", "timer_set", 1, "shop:basket:t:1", "basket", "PX", system.Hour)
+	s.Advance(11 * time.Hour)
+	s.Holds("shop", 2)
+	s.Advance(time.Hour)
+	if e := s.Expect(c, "shop:basket:t:1=basket")[0]; e.Time.UnixMilli() < until {
+		t.Errorf("%s fired at %v, want it after the hold that ends at %v", e.ID, e.Time, time.UnixMilli(until))
+	}
+	s.Holds("shop:order", 1)
+	s.Says(0, "resume shop:order", "shop:order resumed")
+	s.Expect(c, "shop:basket:t:1=basket", "shop:order:t:1=order")
+	s.Settled()
+}
+
+// A hold survives a restart of Redis and of timerd, with its end.
+func TestHoldSurvivesARestart(t *testing.T) {
 	t.Parallel()
 	s := system.New(t)
 	p := s.Start()
 	c := s.Collect()
-	s.Says(0, "hold shop --for 12s --reason short")
-	s.Says(0, "hold shop:order")
+	s.Says(0, "hold shop --for 1h --reason long")
 	s.Do("FCALL", "timer_set", 1, "shop:order:t:1", "order", "PX", 300)
-	s.Do("FCALL", "timer_set", 1, "shop:basket:t:1", "basket", "PX", 300)
-	s.Holds("shop", 2)
+	s.Holds("shop", 1)
+	before := s.HeldNow()[0].Until
 	p.Kill()
 	s.Redis.Kill()
 	s.Redis.Start()
 	s.Start()
-	s.Expect(c, "shop:basket:t:1=basket")
-	s.Holds("shop:order", 1)
-	s.Says(0, "resume shop:order", "shop:order resumed")
-	s.Expect(c, "shop:basket:t:1=basket", "shop:order:t:1=order")
+	s.Holds("shop", 1)
+	if after := s.HeldNow()[0].Until; !after.Equal(*before) {
+		t.Errorf("it ends at %v, want %v", after, before)
+	}
+	least := s.Now() + 2000
+	s.Says(0, "hold pay --for 2s")
+	s.Do("FCALL", "timer_set", 1, "pay:order:t:1", "end", "PX", 1)
+	if e := s.Expect(c, "pay:order:t:1=end")[0]; e.Time.UnixMilli() < least {
+		t.Errorf("%s fired at %v, want it after %v: at the end of the hold", e.ID, e.Time, time.UnixMilli(least))
+	}
+	s.Says(0, "resume shop", "shop resumed")
+	s.Expect(c, "pay:order:t:1=end", "shop:order:t:1=order")
 	s.Settled()
 }
 

@@ -25,7 +25,8 @@ func Judge(h *history.History) *Report {
 		Holds: map[history.HoldKind]map[history.Outcome]int{},
 	}
 	j := &judge{
-		report: r, h: h, ops: map[string][]history.Op{}, messages: map[string][]history.Message{},
+		report: r, h: h, ops: map[string][]history.Op{}, guards: map[string][]history.Op{},
+		messages: map[string][]history.Message{},
 		released: map[*hold][]released{},
 	}
 	for _, f := range h.Faults {
@@ -36,6 +37,10 @@ func Judge(h *history.History) *Report {
 	}
 	for _, op := range h.Ops {
 		count(r.Ops, op.Kind, op.Outcome)
+		if op.Kind == history.SetGuard || op.Kind == history.DelGuard {
+			j.guards[op.Key] = append(j.guards[op.Key], op)
+			continue
+		}
 		j.ops[op.Key] = append(j.ops[op.Key], op)
 	}
 	for _, m := range h.Messages {
@@ -71,12 +76,16 @@ func Judge(h *history.History) *Report {
 			t.add(op)
 		}
 		t.resumed(window{never, never})
+		t.guard = newGuard(j.guards[key], t.hearing)
 		j.key(key, t)
 	}
 	j.resumes()
 	j.innocents(&r.Innocents, "timers")
 	j.innocents(&r.Repeating, "occurrences of timers that repeat")
 	j.webhooks(hearing)
+	if h.End.Account != "" {
+		r.Violations = append(r.Violations, Violation{Class: Account, Text: h.End.Account})
+	}
 	return r
 }
 
@@ -92,6 +101,7 @@ type judge struct {
 	report   *Report
 	h        *history.History
 	ops      map[string][]history.Op
+	guards   map[string][]history.Op // on the guards of timers, by the timers' keys
 	messages map[string][]history.Message
 	times    []int64 // at which NATS stored messages, sorted
 	holds    []*hold
@@ -127,6 +137,9 @@ func (j *judge) key(key string, t *timeline) {
 		if f.freed != 0 && f.force == may && !slices.ContainsFunc(t.messages, f.isOf) && j.settled(key, f) {
 			f.force = must
 		}
+	}
+	for _, f := range t.firings {
+		f.stopped = j.mayBeGuarded(key, t, f)
 	}
 	spare := j.match(t, t.messages)
 	for _, m := range spare {
@@ -164,14 +177,22 @@ func (j *judge) match(t *timeline, messages []history.Message) (spare []history.
 }
 
 // rank returns how well one more message fits a firing. The exact due time counts most, because some firings have
-// almost the same due time.
+// almost the same due time. A due time at which the firing is due for certain counts more than a possible one, and a
+// firing that its guard may have stopped counts less: otherwise the occurrences of a repetition after one that was
+// stopped would each count as the one before.
 func rank(f *firing, m history.Message) int {
-	rank := map[force]int{must: 3, may: 2, mustNot: 1}[f.force]
+	rank := map[force]int{must: 6, may: 4, mustNot: 2}[f.force]
+	if f.stopped {
+		rank--
+	}
 	if len(f.seen) > 0 {
 		rank -= 20 // even at its exact due time: an expected firing may have moved by a ms
 	}
 	if f.isDue(m.Due, 0) {
 		rank += 10
+	}
+	if f.from == m.Due {
+		rank += 5
 	}
 	return rank
 }
@@ -191,11 +212,11 @@ func (j *judge) firing(key string, t *timeline, f *firing, spare []history.Messa
 	garbled := slices.ContainsFunc(spare, func(m history.Message) bool {
 		return f.isOf(m)
 	})
-	dropped := f.drop && j.excused(key, f)
+	dropped := f.drop && j.excused(key, f) || f.stopped
 	if f.force == must && len(f.seen) == 0 && !garbled && !dropped {
 		j.fault(Lost, key, "%s, due at %d with %q as attempt %d", f.op.Kind, f.from, f.payload, f.attempt)
 	}
-	if f.somehow && len(f.seen) == 0 && !slices.ContainsFunc(spare, f.ranOut) {
+	if f.somehow && len(f.seen) == 0 && !dropped && !slices.ContainsFunc(spare, f.ranOut) {
 		j.fault(Lost, key, "%s, due at %d with %q, not even without its payload", f.op.Kind, f.from, f.payload)
 	}
 	if f.force == mustNot && len(f.seen) > 0 {
@@ -290,7 +311,7 @@ func (j *judge) tale(key string) []string {
 	}
 	var lines []line
 	first, last := j.h.End.At, int64(0)
-	for _, op := range j.ops[key] {
+	for _, op := range append(slices.Clone(j.ops[key]), j.guards[key]...) {
 		first, last = min(first, op.Invoked), max(last, op.Ended, op.Due)
 		lines = append(lines,
 			line{op.Invoked, fmt.Sprintf("%s %q attempt %d, ttl %d, pxat %d, every %d: %s %s %s; ran %d-%d, due %d",

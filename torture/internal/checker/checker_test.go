@@ -124,6 +124,10 @@ func TestVerdicts(t *testing.T) {
 		{"fires", nil, func(w *world) {
 			w.fire(w.set(0, history.Timer, key, "p", 5000))
 		}, ""},
+		{"fires, and the account differs", nil, func(w *world) {
+			w.fire(w.set(0, history.Timer, key, "p", 5000))
+			w.End.Account = "the account differs: partition t by 1"
+		}, "account"},
 		{"timer_set is lost", nil, func(w *world) {
 			w.set(0, history.Timer, key, "p", 5000)
 		}, "lost"},

@@ -53,6 +53,7 @@ type Ends struct {
 	Buried  int // dead letters: their hold ended so
 	TooLate int // dead letters: too late
 	Dropped int // dropped without a message, as requested
+	Guarded int // certainly stopped by their guard
 }
 
 // ends judges how a firing ended: when it was claimed, and whether it had to be an event or a dead letter.
@@ -71,6 +72,8 @@ func (j *judge) ends(key string, t *timeline, f *firing) {
 	case f.force != must:
 	case len(f.seen) > 0 && f.held != nil:
 		j.release(key, t, f, f.seen[0])
+	case len(f.seen) == 0 && t.guard.stops(f.guard, j.claimed(key, f)):
+		j.report.Ends.Guarded++
 	case len(f.seen) == 0 && f.drop:
 		j.report.Ends.Dropped++
 	}
@@ -79,6 +82,10 @@ func (j *judge) ends(key string, t *timeline, f *firing) {
 // event judges the claim of a firing from its event. The event is published within the lease.
 func (j *judge) event(key string, t *timeline, f *firing, m history.Message) {
 	lease := j.h.Run.Lease + timeTolerance
+	if t.guard.stops(f.guard, window{m.Due, m.Stored}) {
+		j.fault(Guarded, key, "%s fired, and its guard, %s, forbade it from its due time until it was stored at %d",
+			m.ID, f.guard, m.Stored)
+	}
 	if f.late > 0 && m.Time > m.Due+f.late+lease {
 		j.fault(TooLate, key, "%s was published at %d, %d ms after its due time, at most %d is allowed for its claim",
 			m.ID, m.Time, m.Time-m.Due, f.late)

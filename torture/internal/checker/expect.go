@@ -23,6 +23,7 @@ type timeline struct {
 	firings  []*firing
 	open     *firing   // the pending one, as of the last operation
 	retries  []*firing // perhaps pending
+	guard    guard
 	// unheard is set if timerd may have missed an operation. Then timerd may also fire an older state of the key, at an
 	// older due time, or without a payload.
 	unheard  bool
@@ -174,12 +175,14 @@ func (t *timeline) expire(op history.Op) {
 	}
 	t.end(op, "replaced by expire")
 	op.Payload, op.Status, op.Attempt, op.Late, op.Drop = f.payload, f.status, f.attempt, f.late, f.drop
+	op.Guard = f.guard
 	t.begin(op, t.plain(op))
 }
 
 // moved adds the firing that replaces another one, if an operation has moved that one.
 func (t *timeline) moved(f *firing, op history.Op) *firing {
 	op.Payload, op.Status, op.Attempt, op.Late, op.Drop = f.payload, f.status, f.attempt, f.late, f.drop
+	op.Guard = f.guard
 	to := newFiring(op, op.Due, op.Due+t.hearing.delayed(op.Before, op.Due), may)
 	to.origin, to.why = f.origin, "perhaps moved by expire"
 	t.note(to)
@@ -266,7 +269,7 @@ func (t *timeline) freeLate(cancelled, due int64) {
 func (t *timeline) unknown(op history.Op) {
 	if f := t.open; f != nil && f.to >= op.Invoked {
 		if op.Kind == history.Expire {
-			op.Payload, op.Attempt, op.Late, op.Drop = f.payload, f.attempt, f.late, f.drop
+			op.Payload, op.Attempt, op.Late, op.Drop, op.Guard = f.payload, f.attempt, f.late, f.drop, f.guard
 		}
 		t.abandon(op)
 	}
@@ -335,14 +338,14 @@ func (t *timeline) retry(op history.Op) {
 	t.note(f)
 }
 
-// inherit gives a retry the limit of its earlier firing. If the key ran out after a missed command, the event has
-// neither the requested payload nor the requested due time. Then the limit is that of the namespace.
+// inherit gives a retry the limit and the guard of its earlier firing. If the key ran out after a missed command, the
+// event has neither the requested payload nor the requested due time. Then both are those of the namespace.
 func (t *timeline) inherit(f *firing) {
 	for _, before := range t.firings {
 		same := (before.payload == f.op.Payload || f.op.Payload == "") && before.isDue(f.op.Due, 2)
 		unheard := f.op.Status == event.StatusMissing && !before.op.Own && before.mayRunOut(f.op.Due)
 		if !before.dead && before.attempt == f.op.Attempt && (same || unheard) {
-			f.late, f.drop = before.late, before.drop
+			f.late, f.drop, f.guard = before.late, before.drop, before.guard
 		}
 	}
 }

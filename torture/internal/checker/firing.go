@@ -42,6 +42,9 @@ type firing struct {
 	somehow bool   // required, at least without its payload
 	late    int64  // limit on the lateness of its claim, in ms; 0: none
 	drop    bool   // dropped if later
+	guard   string // its guard: it fires unless, or only if, the key of timeline.guard is there; "" for none
+	stopped bool   // its guard may have stopped it
+	follows bool   // an occurrence that is armed once the one before is settled, perhaps after a hold has ended
 	freed   int64  // time of a cancellation that may have found it due; 0 for none
 	held    *hold  // the last hold that certainly held it until the hold's end
 	was     int64  // its due time before held shifted it; 0 if not exactly known
@@ -53,7 +56,7 @@ type firing struct {
 // newFiring returns the firing that an operation asks for, due at a time from one ms to another.
 func newFiring(op history.Op, from, to int64, force force) *firing {
 	f := &firing{op: op, payload: op.Payload, status: op.Status, attempt: max(op.Attempt, 1), force: force,
-		late: op.Late, drop: op.Drop}
+		late: op.Late, drop: op.Drop, guard: op.Guard}
 	f.setDues(window{from, to})
 	return f
 }

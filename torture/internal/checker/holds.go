@@ -166,7 +166,7 @@ func (t *timeline) resume(h *hold, over bool) {
 	var again []*firing // pending again
 	certain := over
 	for _, f := range t.firings {
-		sure := over && f.force == must && t.holds.released(f, h)
+		sure := over && f.force == must && !f.follows && t.holds.released(f, h)
 		if t.release(f, h, sure) {
 			again, certain = append(again, f), certain && sure
 		}

@@ -63,6 +63,41 @@ func TestVerdictsOnRepetitions(t *testing.T) {
 			w.occur(w.repeats(key, history.OK, false), 0, 1, 3)
 			w.Messages[2].Occurrence = 2
 		}, ""},
+		{"a number beyond the dead letters", nil, func(w *world) {
+			w.hold("a", 1000, 6500, history.ResumeDead)
+			w.occur(w.repeats(key, history.OK, true), 0, 1, 2, 3)
+			for i := range 2 {
+				at(letter(&w.Messages[i], "held"), 6550).Occurrence = 1
+			}
+			at(&w.Messages[2], 7005).Occurrence = 4
+			at(&w.Messages[3], 8005).Occurrence = 2
+		}, "miscounted"},
+		{"numbers that leave out dead letters", nil, func(w *world) {
+			w.hold("a", 1000, 6500, history.ResumeDead)
+			w.occur(w.repeats(key, history.OK, true), 0, 1, 2, 3)
+			for i := range 2 {
+				at(letter(&w.Messages[i], "held"), 6550).Occurrence = 1
+			}
+			w.Messages[2].Occurrence, w.Messages[3].Occurrence = 1, 2
+		}, ""},
+		{"the first is shifted, and the next ones were missed", nil, func(w *world) {
+			by := w.hold("a", 1000, 9000, history.ResumeShift)
+			op := w.repeats(key, history.OK, true)
+			w.occur(op, 0, 1, 2, 3)
+			w.Messages = w.Messages[1:]
+			for i := range w.Messages {
+				at(&w.Messages[i], 5000+by+int64(i)+10)
+			}
+			w.emit(key, op.At+by, 1, "p").Occurrence = 1
+		}, ""},
+		{"the first is shifted, and a next one is lost", nil, func(w *world) {
+			by := w.hold("a", 1000, 9000, history.ResumeShift)
+			op := w.repeats(key, history.OK, true)
+			w.emit(key, op.At+by, 1, "p").Occurrence = 1
+			for i := range int64(2) {
+				at(w.emit(key, op.At+1000*(i+1), 1, "p"), 5000+by+i+10).Occurrence = i + 2
+			}
+		}, "lost"},
 		{"unknown, and fires", nil, func(w *world) { w.occur(w.repeats(key, history.Unknown, true), 0, 1, 2, 3) }, ""},
 		{"unknown, and does not", nil, func(w *world) { w.repeats(key, history.Unknown, true) }, ""},
 		{"made again, and cut off", nil, func(w *world) {

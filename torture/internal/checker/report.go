@@ -22,6 +22,8 @@ const (
 	Held         Class = "held"        // claimed on hold, or released in the wrong way
 	Miscounted   Class = "miscounted"  // a wrong number of a repeating timer's occurrence
 	TooLate      Class = "too late"    // a limit on lateness was ignored, or applied without need
+	Guarded      Class = "guarded"     // fired against its guard
+	Account      Class = "account"     // timers entered and left, and another number is there
 )
 
 // The kinds of violation by webhooks.
@@ -40,7 +42,7 @@ const (
 func Classes() []Class {
 	return []Class{
 		Lost, Early, Duplicate, WrongPayload, WrongAttempt, Resurrected, Unexpected, WrongReply, Malformed, Innocent,
-		Held, Miscounted, TooLate,
+		Held, Miscounted, TooLate, Guarded, Account,
 		Undelivered, BadWebhook, Unlogged, WrongRecord, Repeated, Charged, WrongEnd, HeldUp,
 	}
 }

@@ -5,6 +5,8 @@
 // clock, read at different moments.
 package history
 
+import "strings"
+
 // Record is one line. Exactly one field is set.
 type Record struct {
 	Run     *Run     `json:"run,omitempty"`
@@ -40,7 +42,7 @@ type Run struct {
 type Kind string
 
 // The kinds of operations. Set, Hash, Expire and Del are plain commands: timerd learns of them by keyspace events. It
-// acknowledges all other kinds itself.
+// acknowledges all other kinds itself, but for those on a guard: the key GuardKey of the timer's.
 const (
 	Set    Kind = "set"          // SET key payload PX ttl
 	Hash   Kind = "hash"         // DEL, HSET and PEXPIRE in one transaction
@@ -50,7 +52,27 @@ const (
 	Cancel Kind = "timer_cancel" // FCALL timer_cancel
 	Retry  Kind = "retry"        // the event published to timers.retry
 	Repeat Kind = "timer_repeat" // FCALL timer_repeat EVERY
+
+	SetGuard Kind = "set guard" // SET guard, with PX ttl if that is not 0
+	DelGuard Kind = "del guard" // DEL guard
 )
+
+// The guards of a timer, as timer_set has them.
+const (
+	Unless = "UNLESS"
+	If     = "IF"
+)
+
+// ModuleKept is the module of the timers guarded by TIMERD_GUARD, unless they have guards of their own.
+const ModuleKept = "kept"
+
+// GuardRule returns the TIMERD_GUARD for which GuardKey is the guard of the timers of ModuleKept.
+func GuardRule() string { return "*:" + ModuleKept + "=unless %app:paid:%id" }
+
+// GuardKey returns the guard of a timer. It is in the timer's slot, as the ids of guarded timers are hash tags.
+func GuardKey(key string) string {
+	return App(key) + ":paid:" + key[strings.LastIndexByte(key, ':')+1:]
+}
 
 // Outcome is the result of an operation, as known to the producer.
 type Outcome string
@@ -85,9 +107,12 @@ type Op struct {
 	Late      int64  `json:"late,omitempty"`    // limit on lateness, in ms, its own or its namespace's; 0: none
 	Own       bool   `json:"own,omitempty"`     // of Timer: the limit is requested
 	Drop      bool   `json:"drop,omitempty"`    // a late timer is dropped, without a dead letter
-	Every     int64  `json:"every,omitempty"`   // of Repeat: the interval in ms, from At on
-	Until     int64  `json:"until,omitempty"`   // of Repeat: the last due time
-	CatchUp   bool   `json:"catchup,omitempty"` // of Repeat: missed occurrences fire later
+	// Guard is the guard of the timer, Unless or If; "" for none. It is requested, or that of TIMERD_GUARD.
+	Guard    string `json:"guard,omitempty"`
+	OwnGuard bool   `json:"ownguard,omitempty"`
+	Every    int64  `json:"every,omitempty"`   // of Repeat: the interval in ms, from At on
+	Until    int64  `json:"until,omitempty"`   // of Repeat: the last due time
+	CatchUp  bool   `json:"catchup,omitempty"` // of Repeat: missed occurrences fire later
 
 	Outcome Outcome `json:"outcome"`
 	Error   string  `json:"error,omitempty"`
@@ -197,4 +222,6 @@ const (
 type End struct {
 	At      int64 `json:"at"`      // the time at which the streams were read
 	Drained bool  `json:"drained"` // the schedule was empty then
+	// Account is the complaint of timerd account; "" if the account differs in nothing.
+	Account string `json:"account,omitempty"`
 }

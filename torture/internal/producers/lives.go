@@ -20,6 +20,7 @@ type life struct {
 	module string
 	late   int64      // limit on lateness of its timers of timer_set, in ms; 0 for none of their own
 	drop   bool       // a late timer is dropped
+	guard  string     // of its timers; "" for none
 	last   history.Op // the last one that set the timer
 }
 
@@ -57,6 +58,11 @@ func (l *life) tales() []tale {
 		{"giant", 1, history.GiantApp, moduleRun, l.giant},
 		{"limited", 8, history.MainApp, moduleRun, l.limited},
 		{"repeated", 6, history.MainApp, moduleRun, l.repeated},
+		{"guarded", 14, history.MainApp, moduleRun, l.guarded},
+		{"guarded", 8, history.MainApp, history.ModuleKept, l.guarded},
+		{"guarded", 1, history.NarrowApp, moduleRun, l.guarded},
+		{"guarded", 1, history.NarrowApp, history.ModuleKept, l.guarded},
+		{"guarded", 2, history.HeldApp, history.ModuleKept, l.guarded},
 		{"any", 4, history.MainApp, modulePrompt, l.any},
 		{"any", 4, history.MainApp, moduleFleeting, l.any},
 		{"any", 12, history.HeldApp, moduleRun, l.any},
@@ -76,6 +82,9 @@ func (l *life) tales() []tale {
 // name gives the life a key of its tale.
 func (l *life) name(t tale) {
 	l.key, l.module = fmt.Sprintf("%s:%s:%s:%d", t.app, t.module, t.name, l.n), t.module
+	if t.name == "guarded" {
+		l.key = fmt.Sprintf("%s:%s:%s:{%d}", t.app, t.module, t.name, l.n) // see history.GuardKey
+	}
 }
 
 // between returns a time between two, in ms.
@@ -95,7 +104,7 @@ func (l *life) long() time.Duration {
 // kind returns a kind of operation that sets a timer.
 func (l *life) kind() history.Kind {
 	switch n := l.random.IntN(20); {
-	case n < 9:
+	case n < 9 || l.ownGuard():
 		return history.Timer
 	case n < 18:
 		return history.Set
@@ -119,7 +128,8 @@ func (l *life) set(kind history.Kind, ttl time.Duration) bool {
 // setTo sets the timer. It repeats a timer_set with an unknown outcome, with the same due time, as a careful user
 // would.
 func (l *life) setTo(kind history.Kind, ttl time.Duration, payload string, attempt int) bool {
-	op := history.Op{Key: l.key, Kind: kind, Payload: payload, Attempt: attempt, TTL: ttl.Milliseconds()}
+	op := history.Op{Key: l.key, Kind: kind, Payload: payload, Attempt: attempt, TTL: ttl.Milliseconds(),
+		Guard: l.guard, OwnGuard: l.ownGuard()}
 	switch {
 	case kind == history.Timer && l.late != 0:
 		op.Late, op.Drop, op.Own = l.late, l.drop, true
@@ -269,6 +279,7 @@ func (l *life) repeat(every, first time.Duration, catchUp bool, times int64) {
 	op := history.Op{
 		Key: l.key, Kind: history.Repeat, Payload: fmt.Sprintf("%d-repeated", l.n), Attempt: 1,
 		At: time.Now().Add(first).UnixMilli(), Every: every.Milliseconds(), CatchUp: catchUp,
+		Guard: l.guard, OwnGuard: l.ownGuard(),
 	}
 	op.Until = op.At + op.Every*times
 	for l.do(op).Outcome != history.OK && time.Now().UnixMilli() < op.At {

@@ -83,7 +83,11 @@ func (p *Producers) transact(ctx context.Context, ops []history.Op) []error {
 		before = tx.Time(ctx)
 		for i, op := range ops {
 			replies[i] = command(ctx, tx, op)
-			expires[i] = tx.PExpireTime(ctx, op.Key)
+			key := op.Key
+			if op.Kind == history.SetGuard {
+				key = history.GuardKey(key)
+			}
+			expires[i] = tx.PExpireTime(ctx, key)
 		}
 		after = tx.Time(ctx)
 		return nil
@@ -110,7 +114,7 @@ func read(op *history.Op, reply *redis.Cmd, expires *redis.DurationCmd) error {
 		if op.Due, err = strconv.ParseInt(op.Reply, 10, 64); err != nil {
 			return fmt.Errorf("%s answered %q: %w", op.Kind, op.Reply, err)
 		}
-	case history.Set, history.Hash, history.Expire:
+	case history.Set, history.Hash, history.Expire, history.SetGuard:
 		if at := expires.Val(); at > 0 {
 			op.Due = at.Milliseconds()
 		}
@@ -153,7 +157,15 @@ func command(ctx context.Context, tx redis.Pipeliner, op history.Op) *redis.Cmd 
 		if op.CatchUp {
 			args = append(args, "CATCHUP", time.Hour.Milliseconds())
 		}
+		return tx.Do(ctx, guarded(args, op)...)
+	case history.SetGuard:
+		args := []any{"SET", history.GuardKey(op.Key), "yes"}
+		if op.TTL != 0 {
+			args = append(args, "PX", op.TTL)
+		}
 		return tx.Do(ctx, args...)
+	case history.DelGuard:
+		return tx.Do(ctx, "DEL", history.GuardKey(op.Key))
 	default:
 		args := []any{"FCALL", "timer_set", 1, op.Key, cmp.Or(op.Payload, op.Body), "PX", op.TTL}
 		if op.At != 0 {
@@ -168,6 +180,14 @@ func command(ctx context.Context, tx redis.Pipeliner, op history.Op) *redis.Cmd 
 				args = append(args, "DROP")
 			}
 		}
-		return tx.Do(ctx, args...)
+		return tx.Do(ctx, guarded(args, op)...)
 	}
+}
+
+// guarded returns the arguments of a call with the timer's own guard.
+func guarded(args []any, op history.Op) []any {
+	if !op.OwnGuard {
+		return args
+	}
+	return append(args, op.Guard, history.GuardKey(op.Key))
 }

@@ -72,7 +72,8 @@ func holds(t io.Writer, r *checker.Report) {
 	fmt.Fprintf(t, "shifted\t%d\n", e.Shifted)
 	fmt.Fprintf(t, "dead letters of a resume\t%d\n", e.Buried)
 	fmt.Fprintf(t, "dead letters of late timers\t%d\n", e.TooLate)
-	fmt.Fprintf(t, "forgotten\t%d\n\n", e.Dropped)
+	fmt.Fprintf(t, "forgotten\t%d\n", e.Dropped)
+	fmt.Fprintf(t, "stopped by guards\t%d\n\n", e.Guarded)
 }
 
 // lateness shows the lateness of firings, by the fault at their due times.

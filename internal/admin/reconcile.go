@@ -1,0 +1,300 @@
+package admin
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/event"
+	"github.com/timerd-io/timerd/internal/backoff"
+	"github.com/timerd-io/timerd/internal/history"
+	"github.com/timerd-io/timerd/internal/streams"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+const (
+	// reconcileIDs is the number of ids that are ended together.
+	reconcileIDs = 4096
+	// longestLease is the longest lease of a timerd's claims, and that of the claims made here.
+	longestLease = 30 * time.Second
+	// clocksApart is the longest time by which the clocks of Redis and NATS may differ.
+	clocksApart = 10 * time.Second
+	// timerdGone is the time without a heartbeat after which no timerd is at work, timerdLook the interval of looks.
+	timerdGone = 5 * time.Second
+	timerdLook = 200 * time.Millisecond
+)
+
+// Reconciliation ends the timers of a restored Redis whose events, or dead letters, are in the streams.
+type Reconciliation struct {
+	Schedule  *schedule.Schedule
+	JetStream jetstream.JetStream
+	Streams   streams.Config
+	// Since is the time from which the streams are read: before all writes that Redis has lost. Find sets it.
+	Since time.Time
+	// Known is the last moment that the schedule knows of, or Since. A timer of an event due later may be doubtful.
+	Known time.Time
+}
+
+// Reconciled is the outcome of a Reconciliation.
+type Reconciled struct {
+	Events, Letters int64 // that were read
+	Ended           int64 // timers, or occurrences of them, that were ended
+	// Doubtful are the keys with events since Known for which the schedule has a timer under another id only: they may
+	// be those timers, moved or set again since, or set again after the restore. They stay.
+	Doubtful []keys.Key
+}
+
+// ErrTimerdRuns means that a timerd is at work, so the schedule does not tell how old it is.
+var ErrTimerdRuns = errors.New("a timerd is at work, so Redis does not tell from when its data is: use --since")
+
+// ErrClusterAge means that the masters of a cluster may have data of several times.
+var ErrClusterAge = errors.New("each master of a cluster may have data of another time: use --since")
+
+// ErrHeartbeatAhead means that a heartbeat lies ahead of Redis's clock.
+var ErrHeartbeatAhead = errors.New("the last heartbeat lies ahead of Redis's clock: use --since")
+
+// ErrNoHeartbeat means that the schedule has no heartbeat.
+var ErrNoHeartbeat = errors.New("there is no heartbeat in Redis, so it does not tell from when its data is: " +
+	"use --since")
+
+// ShortStream is the error of a stream that does not reach back far enough.
+type ShortStream struct {
+	Stream string
+	Since  time.Time // when it was to begin
+	From   time.Time // when its messages begin; zero if it has none
+}
+
+func (e *ShortStream) Error() string {
+	if e.From.IsZero() {
+		return fmt.Sprintf("the stream %s has no messages from %s on: it was purged, or made anew", e.Stream,
+			e.Since.UTC().Format(time.RFC3339))
+	}
+	return fmt.Sprintf("the stream %s reaches back to %s, not to %s", e.Stream, e.From.UTC().Format(time.RFC3339Nano),
+		e.Since.UTC().Format(time.RFC3339))
+}
+
+// Find sets Since and Known by the last heartbeat in the schedule, less the longest lease and the duplicate window: a
+// timer that was claimed before it may have been settled after it. Within timerdGone it shows whether a timerd is at
+// work. Its error is one of the above, or of the servers.
+func (r *Reconciliation) Find(ctx context.Context) error {
+	masters, err := r.Schedule.Masters(ctx)
+	if err != nil {
+		return err
+	}
+	if len(masters) > 0 && masters[0].Name != "" {
+		return ErrClusterAge
+	}
+	first, ago, err := r.Schedule.LastHeartbeat(ctx)
+	for last := first; err == nil && ago >= 0 && ago < timerdGone && !first.IsZero(); {
+		if last.After(first) {
+			return ErrTimerdRuns
+		}
+		if !backoff.Sleep(ctx, timerdLook) {
+			return context.Cause(ctx)
+		}
+		last, ago, err = r.Schedule.LastHeartbeat(ctx)
+	}
+	switch {
+	case err != nil:
+		return err
+	case first.IsZero():
+		return ErrNoHeartbeat
+	case ago < 0:
+		return ErrHeartbeatAhead
+	}
+	stream, err := history.Open(ctx, r.JetStream, r.Streams.FiredStream())
+	if err != nil {
+		return err
+	}
+	r.Known = first
+	r.Since = first.Add(-longestLease - stream.CachedInfo().Config.Duplicates - clocksApart)
+	return nil
+}
+
+// Check returns a *ShortStream if the stream of firings does not reach back to Since. One that begins with its first
+// message need not be older than Known. Of dead letters nothing is wanted: they are purged and replayed.
+func (r *Reconciliation) Check(ctx context.Context) error {
+	stream, err := history.Open(ctx, r.JetStream, r.Streams.FiredStream())
+	if err != nil {
+		return err
+	}
+	info := stream.CachedInfo()
+	is := info.State
+	oldest := is.FirstTime
+	if is.Msgs == 0 {
+		oldest = is.LastTime // of the last one that it had: none has come since
+	}
+	if is.FirstSeq <= 1 && is.NumDeleted == 0 && !info.Created.After(r.Known) ||
+		!oldest.IsZero() && !oldest.After(r.Since) {
+		return nil
+	}
+	return &ShortStream{info.Config.Name, r.Since, is.FirstTime}
+}
+
+// Run reads the streams from Since on and ends the timers whose ids it finds; if dry, it only counts them. progress is
+// called with the number of messages read. It may be interrupted and repeated; beside an error it returns its work so
+// far. If it is interrupted while a timerd is at work, or one starts, an occurrence of a timer that repeats may fire a
+// second time.
+func (r *Reconciliation) Run(ctx context.Context, dry bool, progress func(read int64)) (all Reconciled, err error) {
+	e := ending{Reconciliation: r, reader: history.New(r.JetStream, r.Streams.Names), progress: progress,
+		as:       schedule.Stored{Lease: longestLease, Known: schedule.MillisOf(r.Known), Dry: dry},
+		doubtful: map[keys.Key]schedule.StoredID{}, seed: maphash.MakeSeed(), over: map[uint64]bool{}}
+	for more := true; more && err == nil; {
+		all.Events, err = e.end(ctx, keys.Fired, schedule.OutcomeFired)
+		if err != nil {
+			break
+		}
+		before := e.ended
+		all.Letters, err = e.end(ctx, keys.Dead, schedule.OutcomeDead)
+		// After an occurrence that became a dead letter, later ones may have fired.
+		more = e.ended > before && !dry
+	}
+	all.Ended = e.ended
+	if err == nil {
+		all.Doubtful, err = e.stillDoubtful(ctx)
+	}
+	return all, err
+}
+
+// ending ends the timers with the ids of the streams.
+type ending struct {
+	*Reconciliation
+	reader   *history.Reader
+	progress func(read int64)
+	as       schedule.Stored
+	ended    int64
+
+	doubtful map[keys.Key]schedule.StoredID // by keys, an id without a timer
+	// over has the hashes of keys with a timer that would have ended, where nothing is changed: another timer of such a
+	// key may be the one that is still there.
+	over map[uint64]bool
+	seed maphash.Seed
+}
+
+// end ends the timers whose ids the stream of a kind of subject has, and returns the number of messages read.
+func (e *ending) end(ctx context.Context, kind string, as schedule.OutcomeKind) (read int64, err error) {
+	e.as.Kind = as
+	for from, more := uint64(0), true; more; more = from > 0 {
+		var found []history.Identity
+		if found, from, err = e.reader.Identities(ctx, kind, e.Since, from, reconcileIDs); err != nil {
+			return read, err
+		}
+		read += int64(len(found))
+		if kind == keys.Dead {
+			found, err = e.ends(ctx, found)
+		}
+		if err == nil {
+			err = e.endAll(ctx, kind, found)
+		}
+		if err != nil {
+			return read, err
+		}
+		e.progress(read)
+	}
+	return read, nil
+}
+
+// ends returns the ids of dead letters that took the place of an event. The others are of events that have fired, or of
+// requests: anybody with the right to ask for retries can have timerd publish some.
+func (e *ending) ends(ctx context.Context, found []history.Identity) ([]history.Identity, error) {
+	dry := e.as
+	dry.Dry = true
+	outcomes, err := e.Schedule.EndStored(ctx, dry, storedIDs(found))
+	if err != nil {
+		return nil, err
+	}
+	ends := found[:0]
+	for i, id := range found {
+		if outcomes[i] != schedule.StoredEnded && outcomes[i] != schedule.StoredUnclear {
+			continue
+		}
+		m, ok, err := e.reader.Get(ctx, keys.Dead, id.Seq)
+		if err != nil {
+			return nil, err
+		}
+		why := m.Event.DeadReason
+		if ok && (why == event.ReasonHeld || strings.HasPrefix(why, event.ReasonLate) ||
+			strings.HasPrefix(why, event.ReasonRepeat)) {
+			ends = append(ends, id)
+		}
+	}
+	return ends, nil
+}
+
+// storedIDs returns ids as the schedule takes them.
+func storedIDs(found []history.Identity) []schedule.StoredID {
+	ids := make([]schedule.StoredID, len(found))
+	for i, id := range found {
+		ids[i] = schedule.StoredID{Key: id.Key, Due: schedule.Millis(id.Due), Attempt: id.Attempt}
+	}
+	return ids
+}
+
+// endAll ends the timers with some ids.
+func (e *ending) endAll(ctx context.Context, kind string, found []history.Identity) error {
+	ids := storedIDs(found)
+	outcomes, err := e.Schedule.EndStored(ctx, e.as, ids)
+	for i, outcome := range outcomes {
+		if outcome == schedule.StoredUnclear && err == nil {
+			outcome, err = e.endOccurrence(ctx, kind, ids[i], found[i].Seq)
+		}
+		hash := maphash.String(e.seed, ids[i].Key.String())
+		switch outcome {
+		case schedule.StoredEnded:
+			e.ended++
+			if e.as.Dry {
+				e.over[hash] = true
+			}
+		case schedule.StoredDoubtful:
+			if !e.over[hash] {
+				e.doubtful[ids[i].Key] = ids[i]
+			}
+		case schedule.StoredNone, schedule.StoredUnclear:
+		}
+	}
+	return err
+}
+
+// endOccurrence ends the occurrence of a timer that repeats, if an event is of that one or of a later one. That of a
+// retry says nothing about it, and dead letters of retries look like others.
+func (e *ending) endOccurrence(ctx context.Context, kind string, id schedule.StoredID,
+	seq uint64) (schedule.StoredOutcome, error) {
+	if kind == keys.Dead {
+		return schedule.StoredNone, nil
+	}
+	m, ok, err := e.reader.Get(ctx, kind, seq)
+	if id.Repeat, id.Occurrence = m.Event.Repeat, m.Event.Occurrence; err != nil || !ok || m.Event.Origin != "" ||
+		id.Occurrence == 0 {
+		return schedule.StoredNone, err
+	}
+	outcomes, err := e.Schedule.EndStored(ctx, e.as, []schedule.StoredID{id})
+	return outcomes[0], err
+}
+
+// stillDoubtful returns the doubtful keys with a timer, sorted.
+func (e *ending) stillDoubtful(ctx context.Context) ([]keys.Key, error) {
+	ids := slices.Collect(maps.Values(e.doubtful))
+	slices.SortFunc(ids, func(a, b schedule.StoredID) int { return cmp.Compare(a.Key.String(), b.Key.String()) })
+	dry := e.as
+	dry.Dry = true
+	outcomes, err := e.Schedule.EndStored(ctx, dry, ids)
+	if err != nil {
+		return nil, err
+	}
+	var doubtful []keys.Key
+	for i, outcome := range outcomes {
+		if outcome != schedule.StoredNone {
+			doubtful = append(doubtful, ids[i].Key)
+		}
+	}
+	return doubtful, nil
+}

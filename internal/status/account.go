@@ -1,0 +1,100 @@
+package status
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/ledger"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/schedule"
+)
+
+// accountAge is the time for which a [RecentAccount] reuses an answer: a cluster has 16,384 partitions.
+const accountAge = 30 * time.Second
+
+// mostDiffering limits the partitions that a text names.
+const mostDiffering = 3
+
+// RecentAccount has the last account, for callers that make repeated reports. The zero value is ready. Its methods may
+// be called concurrently; nil keeps nothing.
+type RecentAccount struct {
+	mu   sync.Mutex
+	at   time.Time
+	last *schedule.Account
+}
+
+// get returns a recent account, or nil if Redis does not tell: other checks say why.
+func (r *RecentAccount) get(ctx context.Context, s *schedule.Schedule) *schedule.Account {
+	if r == nil {
+		r = &RecentAccount{}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.last != nil && time.Since(r.at) < accountAge {
+		return r.last
+	}
+	if a, err := s.Account(ctx); err == nil {
+		r.last, r.at = &a, time.Now()
+		return r.last
+	}
+	return nil
+}
+
+// AccountFix returns what to do about a difference of an account.
+func AccountFix(a schedule.Account) string {
+	causes := "somebody wrote to timerd's keys, or a user may not run ZADD on them, which counts, or a command of an " +
+		"older timerd ran"
+	if len(a.Differences) == 0 {
+		return causes
+	}
+	return fmt.Sprintf("%s; run: timerd audit; once you know why, this begins a new account: redis-cli ZREM %s o",
+		causes, diag.Word(a.Differences[0].Partition.Account()))
+}
+
+// DescribeDifferences describes the differences of an account.
+func DescribeDifferences(a schedule.Account) string {
+	var said []string
+	for _, d := range a.Differences[:min(len(a.Differences), mostDiffering)] {
+		what := count(d.Difference, "timer is", "timers are") + " missing"
+		if d.Difference < 0 {
+			what = count(-d.Difference, "timer is", "timers are") + " there too many"
+		}
+		said = append(said, what+" in "+d.Partition.Prefix())
+	}
+	if more := len(a.Differences) - len(said); more > 0 {
+		said = append(said, fmt.Sprintf("%d more partitions", more))
+	}
+	return strings.Join(said, ", ")
+}
+
+// Unexplained describes how the stream of firings differs from the account, with the fix.
+func Unexplained(c ledger.Comparison, names keys.Names) (text, fix string) {
+	const then = "; once you know why: timerd status --acknowledge"
+	since := c.Since.UTC().Format(time.RFC3339)
+	if c.Most < 0 {
+		return fmt.Sprintf("%s lacks the events of %s fired since %s, or of more", names.FiredStream(),
+				count(-c.Most, "timer", "timers"), since),
+			"the stream has lost events, or took some for duplicates: look into the log of nats-server, and make up " +
+				"for them from your own records" + then
+	}
+	return fmt.Sprintf("%s has %s since %s, or more, that the account does not know", names.FiredStream(),
+			count(c.Least, "event", "events"), since),
+		"Redis has forgotten timers that it fired (a failover that lost writes, an older copy), events were stored " +
+			"again beyond the duplicate window, or somebody else publishes to " + names.SubjectAll(keys.Fired) + then
+}
+
+// checkAccount reports timers that have entered the schedule and are neither there nor counted as gone, and events that
+// differ from the timers counted as fired.
+func checkAccount(f *facts, p *diag.Findings) {
+	if f.account != nil && len(f.account.Differences) > 0 {
+		p.Warn(AccountFix(*f.account), "the account differs: %s", DescribeDifferences(*f.account))
+	}
+	if f.compared.Differs() {
+		text, fix := Unexplained(f.compared, f.Streams.Names)
+		p.Warn(fix, "%s", text)
+	}
+}

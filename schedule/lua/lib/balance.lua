@@ -1,0 +1,32 @@
+-- The balance of a partition: its account beside the timers there. Only timerd reads it.
+
+-- The kinds beside: the timers there when the account began, when that was, in unix ms, and how many had fired in
+-- earlier accounts.
+balance.OPENING, balance.BEGAN, balance.EARLIER = 'o', 'b', 'p'
+
+-- By a count of a kind there are so many timers more or fewer.
+local SIGNS = { s = 1, a = 1, r = 1, n = 1, f = -1, c = -1, x = -1, d = -1, l = -1, g = -1, k = -1, e = -1 }
+
+-- balance.read returns the partition's account, kinds and counts one after the other; the opening, or nil before it has
+-- begun; and how many more timers there are since then by the counts.
+function balance.read()
+  local listed = redis.call('ZRANGE', run.prefix .. 'account', 0, -1, 'WITHSCORES')
+  local opening, change = nil, 0
+  for i = 1, #listed, 2 do
+    if listed[i] == balance.OPENING then opening = tonumber(listed[i + 1]) end
+    change = change + (SIGNS[listed[i]] or 0) * tonumber(listed[i + 1])
+  end
+  return listed, opening, change
+end
+
+-- balance.fired returns how many timers have fired by an account that balance.read has returned, and by earlier ones.
+function balance.fired(listed)
+  local n = 0
+  for i = 1, #listed, 2 do
+    if listed[i] == 'f' or listed[i] == balance.EARLIER then n = n + tonumber(listed[i + 1]) end
+  end
+  return n
+end
+
+-- balance.there returns how many timers are in due and in firing.
+function balance.there() return redis.call('ZCARD', run.due), redis.call('ZCARD', run.firing) end

@@ -1,0 +1,73 @@
+#!lua flags=allow-oom,allow-cross-slot-keys,no-writes
+--[[ account reads the accounts of many partitions of one server, and compares each with its timers. It writes nothing.
+ARGV    the hash tags of the partitions
+Returns {the sums of the counts of the accounts that have begun, each kind with its sum, and i with the firings whose
+events may be stored; how many timers of these
+partitions are pending, held, owed, firing, parked and contested; how many partitions have no account that has begun,
+and timers or counts; how many are not here as a whole, because their slots are moving; when the first account began,
+or 0; then for each partition that differs its hash tag and the difference: opening + in - out - there}. ]]
+
+-- How many members of due are looked at to find the contested ones.
+local MOST_LOOKED = 1000
+
+-- contested returns how many members of due are contested or dismissed timers.
+local function contested()
+  if tonumber(redis.call('HGET', run.data, ':?:') or 0) < clock.real() then return 0 end
+  local n, members = 0, redis.call('ZRANGE', run.due, '-inf', int(clock.due() + 2 * contest.GRACE), 'BYSCORE', 'LIMIT',
+    0, MOST_LOOKED)
+  for i = 1, #members do
+    if string.find(members[i], '^:[?d]:') then n = n + 1 end
+  end
+  return n
+end
+
+-- add_states adds up how many timers are in each state. Each of them is in one.
+local function add_states(there, sums, due, firing)
+  local disputed, now = contested(), clock.due_text()
+  local aside = math.min(redis.call('ZCARD', run.prefix .. 'aside'), due - disputed)
+  local late = math.min(redis.call('ZCOUNT', run.due, '-inf', now), due - disputed - aside)
+  local held, owed = redis.call('ZCOUNT', run.firing, HELD_TEXT, '+inf'), redis.call('ZCOUNT', run.firing, '-inf', 0)
+  local refused = math.min(redis.call('ZCARD', run.prefix .. 'refused'), firing - held - owed)
+  local states = {
+    due - disputed - aside - late, held, late + owed, firing - held - owed - refused, aside + refused, disputed,
+  }
+  for i = 1, #states do there[i] = there[i] + states[i] end
+  sums.i = (sums.i or 0) + firing - held - owed
+end
+
+-- add adds up the account of a partition, and returns by how much it differs; or nil if it has not begun.
+local function add(t)
+  local counts, opening, change = balance.read()
+  if not opening then return nil end
+  local due, firing = balance.there()
+  add_states(t.there, t.sums, due, firing)
+  for i = 1, #counts, 2 do
+    local kind, count = counts[i], tonumber(counts[i + 1])
+    if kind ~= balance.BEGAN then
+      t.sums[kind] = (t.sums[kind] or 0) + count
+    elseif t.began == 0 or count < t.began then
+      t.began = count
+    end
+  end
+  return opening + change - due - firing
+end
+
+function steps.account(_, ARGV)
+  index.begin()
+  local t, without, away, rows = { sums = {}, there = { 0, 0, 0, 0, 0, 0 }, began = 0 }, 0, 0, {}
+  for i = 1, #ARGV do
+    index.enter(PREFIX .. ARGV[i] .. SUFFIX) -- never exists, see index.lua
+    local here = redis.pcall('EXISTS', run.prefix, run.prefix .. 'account', run.due, run.firing)
+    local difference = type(here) == 'number' and here > 0 and add(t)
+    if type(here) ~= 'number' then
+      away = away + 1
+    elseif difference == nil then
+      without = without + 1
+    elseif difference and difference ~= 0 then
+      rows[#rows + 1], rows[#rows + 2] = ARGV[i], difference
+    end
+  end
+  local sums = {}
+  for kind, sum in pairs(t.sums) do sums[#sums + 1], sums[#sums + 2] = kind, sum end
+  return { sums, t.there, without, away, t.began, unpack(rows) }
+end

@@ -1,0 +1,162 @@
+#!lua flags=allow-oom
+--[[ end_stored ends timers whose messages are stored in a stream: a restored partition has them again. A timer that
+repeats is claimed instead, for the caller to settle it.
+KEYS    1  the partition's prefix
+ARGV    1  how they have ended, a kind of the account
+        2  lease in ms
+        3  the last due time that the partition can know of, in ms. Of a key with a message of a later one, another
+           timer is doubtful: it may be that one, at another due time
+        4  1 to change nothing
+        then for each message the key, the due time and the attempt of its id, and as far as that is known which
+        occurrence it is of, its number, a comma and its repetition, else an empty string
+Returns for the first messages, as many as there was room for: 0, no timer has that id; 1, it has ended, or would have;
+2, there is a doubtful timer; 3, the key has an earlier occurrence, which is over if the message is of its repetition;
+or the ref and the record, without payload, of an occurrence that is claimed.
+If its reply is lost: again it returns 0 for ended timers, and the same claims. If the caller dies before it settles
+them: they are claimed and published again once their leases end, unless this ran again before. ]]
+
+-- header returns a record without its payload.
+local function header(record) return string.match(record, '^[^:]*') .. ':' end
+
+-- read returns a timer's record from one of the two hashes.
+local function read(hash, name)
+  local record = redis.call('HGET', hash, name) or 'm:'
+  run.spent = run.spent + #record
+  return record
+end
+
+-- has_attempt reports whether a timer can have an attempt: its record states it, or states none and its payload may.
+local function has_attempt(record, attempt)
+  local stated = entry.attempt(record)
+  return stated == attempt or stated == '' and (attempt == '1' or entry.may_state_attempt(entry.value(record)))
+end
+
+-- end_firing ends a firing, or claims it.
+local function end_firing(t, key, ref, record)
+  if t.dry then return 1 end
+  if entry.is_repeating(record) then
+    index.rescore({ t.lease_end, ref })
+    t.claimed[key] = true
+    return { ref, header(record) }
+  end
+  index.end_firings({ ref }, true, t.kind)
+  return 1
+end
+
+-- end_own ends a key's own timer, or claims it. A key that lives on with another TTL was set since: it is the next
+-- occurrence, or a timer that is taken in.
+local function end_own(t, key, due, record)
+  if t.dry then return 1 end
+  local at = ttl.try(key)
+  if at == due then redis.pcall('UNLINK', key) end
+  if entry.is_repeating(record) then
+    t.claimed[key] = true
+    return { firings.move_one(key, due, record, t.lease_end), header(record) }
+  end
+  redis.call('ZADD', run.fired, clock.real_text(), key)
+  index.forget(key, t.kind)
+  if at and at ~= due and at ~= -2 then contest.follow(key, at, MAX_PAYLOAD) end
+  return 1
+end
+
+-- end_beside ends a timer that waits beside its key's own one, by the time and attempt in its name. It returns whether
+-- there is one with that attempt.
+local function end_beside(t, key, name, attempt)
+  local member = ':' .. name .. ':' .. key
+  if not index.pending(member) or not has_attempt(read(run.data, member), attempt) then return false end
+  if not t.dry then beside.forget(member, key, t.kind) end
+  return true
+end
+
+-- end_contested ends a contested or dismissed timer of a key, and returns whether there is one.
+local function end_contested(t, key, due)
+  for _, name in ipairs({ ':?:' .. key, ':d:' .. key }) do
+    local bytes = redis.call('HSTRLEN', run.data, name)
+    run.spent = run.spent + bytes
+    if bytes > 0 and contest.read(key, string.sub(name, 1, 3)) == tonumber(due) then
+      if not t.dry then index.forget(name, t.kind) end
+      return true
+    end
+  end
+  return false
+end
+
+-- is_doubtful reports whether a key with an unknown message has another timer that fires once.
+local function is_doubtful(t, key, due)
+  return due > t.known and (index.pending(key) ~= nil or #owing.of_key('owed', key, 0, 1) > 0
+    or #beside.members(key, 0, 1) > 0)
+end
+
+-- The work of a look for a firing of a key, as bytes of payload: four such looks are a call's work.
+local LOOK = BUDGET / 4
+
+-- firing_occurrence returns the ref and the record of the occurrence of a key that is firing, or nil. Of a key with
+-- very many firings it may not find it.
+local function firing_occurrence(key)
+  local found
+  run.spent = run.spent + LOOK
+  local most = run.spent + BUDGET
+  local function is_occurrence(ref)
+    if run.spent > most or string.find(ref, '^%d+:0:') then return false end
+    local record = read(run.firingdata, ref)
+    if entry.is_repeating(record) then found = record end
+    return found ~= nil
+  end
+  local ref = firings.claimed(key, is_occurrence)
+  if ref then return ref, found end
+  for _, given in ipairs(firings.given(key)) do
+    if is_occurrence(given) then return given, found end
+  end
+end
+
+-- end_occurrence ends the occurrence of a key that repeats if a later message is of that one or of a later one, by its
+-- number: it was left out, or moved to a later time. If it may be, but the message is not known yet, it returns 3. A
+-- message of an earlier time may be of another repetition of the key, and ends none.
+local function end_occurrence(t, key, due, of)
+  if t.claimed[key] then return 3 end
+  local number, rhythm = string.match(of, '^(%d+),(.*)$')
+  local was, ref, record = index.pending(key), nil, nil
+  if was then record = read(run.data, key) else ref, record = firing_occurrence(key) end
+  was = was or ref and tonumber(string.match(ref, '^%d+'))
+  if not was or was > due then return 0 end
+  if not number then return 3 end
+  local own, own_rhythm = string.match(record, '^[^:]*;N=(%d+),([^:;]*)')
+  if own_rhythm ~= rhythm or not entry.is_repeating(record) then return due > t.known and 2 or 0 end
+  if tonumber(own) > tonumber(number) then return 0 end
+  return ref and end_firing(t, key, ref, record) or end_own(t, key, was, record)
+end
+
+-- end_one ends the timer with an id: one whose record states the attempt rather than one whose payload may.
+local function end_one(t, key, due, attempt, of)
+  local exact, plain = due .. ':' .. attempt .. ':' .. key, due .. '::' .. key
+  local scores = redis.call('ZMSCORE', run.firing, exact, plain)
+  if scores[1] then return end_firing(t, key, exact, read(run.firingdata, exact)) end
+  if end_beside(t, key, due .. '.' .. attempt, attempt) or end_beside(t, key, 's' .. due .. '.' .. attempt, attempt)
+  then return 1 end
+  if scores[2] then
+    local record = read(run.firingdata, plain)
+    if has_attempt(record, attempt) then return end_firing(t, key, plain, record) end
+  end
+  if index.pending(key) == tonumber(due) then
+    local record = read(run.data, key)
+    if has_attempt(record, attempt) then return end_own(t, key, tonumber(due), record) end
+  end
+  if end_beside(t, key, due .. '.', attempt) or end_beside(t, key, 's' .. due .. '.', attempt)
+    or end_contested(t, key, due) then return 1 end
+  if repetition.serial_of(key) then return end_occurrence(t, key, tonumber(due), of) end
+  return is_doubtful(t, key, tonumber(due)) and 2 or 0
+end
+
+function steps.end_stored(KEYS, ARGV)
+  index.open(KEYS[1])
+  local t = {
+    kind = ARGV[1], lease_end = int(clock.due() + tonumber(ARGV[2])), known = tonumber(ARGV[3]), dry = ARGV[4] == '1',
+    claimed = {},
+  }
+  local out = {}
+  for i = 5, #ARGV, 4 do
+    if i > 5 and run.spent > BUDGET - LOOK then break end
+    out[#out + 1] = end_one(t, ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
+  end
+  return out
+end

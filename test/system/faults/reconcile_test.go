@@ -1,0 +1,132 @@
+package faults_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
+	"github.com/timerd-io/timerd/test/system"
+)
+
+// A backup of Redis is put back, of before many timers have fired, a repeating one among them, and others have become
+// dead letters. Once it is reconciled with the streams none of them is left, and all others fire.
+func TestReconcileARestoredRedis(t *testing.T) {
+	t.Parallel()
+	const fired, dead, later = 40, 5, 20
+	s := system.New(t)
+	p := s.Start()
+	c := s.Collect()
+	held := []string{"shop:fired", "shop:report", "shop:dead"} // until the backup is made
+	for _, namespace := range held {
+		s.Says(0, "hold "+namespace)
+	}
+	set := func(app string, n int, ms any) {
+		for i := range n {
+			s.Do("FCALL", "timer_set", 1, fmt.Sprintf("%s:t:%d", app, i), i, "PX", ms)
+		}
+	}
+	set("shop:fired", fired, 20)
+	set("shop:dead", dead, 20)
+	set("shop:later", later, 3600_000)
+	const repeating = "shop:report:t:1"
+	first := s.Repeats(repeating, "p", 500)
+	s.After(first - s.Now() + 20)
+	backup := s.BackUp()
+	p.AwaitReady(true)
+
+	for _, namespace := range held[:2] {
+		s.Says(0, "resume "+namespace)
+	}
+	s.Says(0, "resume shop:dead --dead")
+	s.Letters(dead)
+	c.WaitFunc(system.Patience, system.AtLeast(fired+3))
+	p.Stop()
+	stored := func() int {
+		t.Helper()
+		stream, err := s.JS.Stream(t.Context(), "TIMERS")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return int(stream.CachedInfo().State.Msgs)
+	}
+	before := s.Events(c, stored())
+	occurrences := len(system.Occurred(before, repeating, first))
+
+	s.PutBack(backup)
+	s.Says(0, "reconcile --dry-run", fmt.Sprintf("%d timers to end", fired+dead+occurrences))
+	s.Says(1, "reconcile", "nothing was done")
+	s.Says(0, "reconcile --yes", fmt.Sprintf("%d timers ended", fired+dead+occurrences))
+	s.Says(0, "reconcile --yes", "0 timers ended")
+	left := s.Says(0, "ls")
+	if n := strings.Count(left, "shop:"); n != later+1 || strings.Count(left, "shop:later") != later {
+		t.Errorf("the timers after it:\n%s", left)
+	}
+
+	p = s.Start()
+	for _, namespace := range held { // the backup has the holds
+		s.Says(0, "resume "+namespace)
+	}
+	c.WaitFunc(system.Patience, system.AtLeast(len(before)+2))
+	testenv.Eventually(t, system.Patience, func() error {
+		code, out, errs := s.Run("", "account")
+		if code != 0 {
+			return fmt.Errorf("%s%s", out, errs)
+		}
+		return nil
+	}, "an account without a difference")
+	p.Stop()
+	all := s.Events(c, stored())
+	if got := system.Occurred(all, repeating, first); len(got) != occurrences+len(all)-len(before) {
+		t.Errorf("%d occurrences, then %q", occurrences, got)
+	}
+	for i, got := range system.Occurred(all, repeating, first) {
+		if _, rest, _ := strings.Cut(got, " "); rest != fmt.Sprintf("%d p", i+1) {
+			t.Errorf("occurrence %q, want number %d", got, i+1)
+		}
+	}
+	s.Letters(dead)
+}
+
+// What keeps reconcile from beginning is named, with the way on.
+func TestReconcileRefuses(t *testing.T) {
+	t.Parallel()
+	s := system.New(t)
+	p := s.Start()
+	c := s.Collect()
+	s.Says(1, "reconcile", "a timerd is at work")
+	for i := range 3 {
+		s.Do("FCALL", "timer_set", 1, fmt.Sprintf("shop:a:t:%d", i), "p", "PX", 20)
+	}
+	s.Events(c, 3)
+	p.Kill()
+	s.Says(1, "reconcile --since 1h", "the stream TIMERS reaches back to ")
+	s.Says(0, "reconcile --yes --since 0s", "0 events and 0 dead letters read")
+	stream, err := s.JS.Stream(t.Context(), "TIMERS")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.DeleteMsg(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	dead, err := s.JS.Stream(t.Context(), "TIMERS_DEAD")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dead.Purge(t.Context(), jetstream.WithPurgeSequence(10)); err != nil { // as dead letters are replayed
+		t.Fatal(err)
+	}
+	_, _, errs := s.Run("", "reconcile", "--since", "1h")
+	_, fix, ok := strings.Cut(errs, "timerd reconcile --since ")
+	if !ok {
+		t.Fatalf("no way on: %s", errs)
+	}
+	s.Says(0, "reconcile --yes --since "+strings.Fields(fix)[0], "2 events and 0 dead letters read")
+	s.Do("DEL", keys.Single.Members())
+	s.Do("DEL", keys.Single.Silent())
+	s.Says(1, "reconcile", "there is no heartbeat in Redis")
+	s.Says(2, "reconcile --since 2999-01-01T00:00:00Z", "lies ahead")
+}
