@@ -8,11 +8,15 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/internal/testenv"
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/timerdtest"
 )
 
@@ -137,6 +141,42 @@ type failing struct {
 func (f *failing) Fatalf(format string, args ...any) {
 	f.said = fmt.Sprintf(format, args...)
 	panic(f.said)
+}
+
+// The clock does not leave a due time before the consumer has its event. NATS acknowledges an event before it adds it to
+// the counts of consumers, one after the other.
+func TestConsumersGetEventsAtTheirDueTime(t *testing.T) {
+	srv := timerdtest.Start(t, timerdtest.Options{})
+	const others, instants = 100, 30
+	for i := range others {
+		_, err := srv.JetStream().CreateConsumer(t.Context(), keys.DefaultStream, jetstream.ConsumerConfig{
+			Durable: fmt.Sprintf("a%d", i), AckPolicy: jetstream.AckExplicitPolicy,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var handled atomic.Int32
+	srv.Consume(t, "shop", func(_ context.Context, e client.Event) error {
+		handled.Add(1)
+		if late := srv.Now().Sub(e.Due); late > time.Minute {
+			t.Errorf("%s is handled %v after its due time", e.Key, late)
+		}
+		return nil
+	})
+	var settings []client.Setting
+	for i := range instants {
+		settings = append(settings, client.Setting{
+			Key: fmt.Sprintf("shop:order:each:%d", i), When: client.After(time.Duration(i+1) * time.Hour),
+		})
+	}
+	if _, err := srv.Timers().SetMany(t.Context(), settings); err != nil {
+		t.Fatal(err)
+	}
+	srv.Advance(t, (instants+1)*time.Hour)
+	if n := handled.Load(); n != instants {
+		t.Errorf("%d of %d are handled", n, instants)
+	}
 }
 
 // An advance over a year with ten thousand timers at a thousand instants.

@@ -3,6 +3,7 @@
 package travel
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,6 +53,7 @@ type Clock struct {
 	fired, retries jetstream.Stream
 	last           uint64               // the sequence number of the last firing that Fired has
 	asked          map[string]time.Time // when each consumer was seen to ask for messages, or to have some in hand
+	passed         map[string]uint64    // up to where each consumer's stream is known to have nothing for it
 }
 
 // Start looks up the streams. Advance calls it if needed. Firings from before are not given to Fired.
@@ -59,7 +61,7 @@ func (c *Clock) Start(ctx context.Context) (err error) {
 	if c.Wait == 0 {
 		c.Wait = DefaultWait
 	}
-	c.asked = map[string]time.Time{}
+	c.asked, c.passed = map[string]time.Time{}, map[string]uint64{}
 	if c.fired, err = c.JetStream.Stream(ctx, c.Names.FiredStream()); err != nil {
 		return fmt.Errorf("travel: stream %s: %w", c.Names.FiredStream(), err)
 	}
@@ -133,10 +135,6 @@ func (c *Clock) look(ctx context.Context, at schedule.Millis) (s schedule.Virtua
 	if open = openTimers(s); len(open) > 0 {
 		return s, open, nil
 	}
-	info, err := c.fired.Info(ctx)
-	if err != nil {
-		return s, nil, fmt.Errorf("travel: stream %s: %w", c.Names.FiredStream(), err)
-	}
 	for _, stream := range []jetstream.Stream{c.fired, c.retries} {
 		if open, err = c.openConsumers(ctx, stream); err != nil || len(open) > 0 {
 			return s, open, err
@@ -151,14 +149,15 @@ func (c *Clock) look(ctx context.Context, at schedule.Millis) (s schedule.Virtua
 	if err != nil {
 		return s, nil, err
 	}
-	before := info.State.LastSeq
+	before := c.fired.CachedInfo().State.LastSeq // as openConsumers has read it
 	if s, err = c.Schedule.Advance(ctx, schedule.AtOnce, mostNamed); err != nil {
 		return s, nil, err
 	}
 	if open = openTimers(s); len(open) > 0 {
 		return s, open, nil
 	}
-	if info, err = c.fired.Info(ctx); err != nil {
+	info, err := c.fired.Info(ctx)
+	if err != nil {
 		return s, nil, fmt.Errorf("travel: stream %s: %w", c.Names.FiredStream(), err)
 	}
 	if info.State.LastSeq != before {
@@ -186,27 +185,66 @@ const askedLately = 500 * time.Millisecond
 
 // openConsumers returns the consumers of a stream that have messages in hand, or messages to come for which they ask.
 func (c *Clock) openConsumers(ctx context.Context, stream jetstream.Stream) (open []string, err error) {
+	info, err := stream.Info(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("travel: stream %s: %w", stream.CachedInfo().Config.Name, err)
+	}
 	listed := stream.ListConsumers(ctx)
 	for is := range listed.Info() {
 		if is.Config.AckPolicy == jetstream.AckNonePolicy {
 			continue // it looks on, as timerd watch does
 		}
-		name, now := stream.CachedInfo().Config.Name+" "+is.Name, time.Now()
+		name, now := info.Config.Name+" "+is.Name, time.Now()
 		if _, known := c.asked[name]; !known || is.NumWaiting > 0 || is.NumAckPending > 0 || is.PushBound {
 			c.asked[name] = now
 		}
 		switch {
 		case is.NumAckPending > 0:
 			open = append(open, fmt.Sprintf("consumer %s has %d in hand", is.Name, is.NumAckPending))
-		case is.NumPending > 0 && now.Sub(c.asked[name]) < askedLately:
+		case now.Sub(c.asked[name]) >= askedLately:
+		case is.NumPending > 0:
 			open = append(open, fmt.Sprintf("consumer %s has %d to come", is.Name, is.NumPending))
+		default:
+			uncounted, err := c.hasUncounted(ctx, stream, name, is, info.State.LastSeq)
+			if err != nil {
+				return nil, err
+			}
+			if uncounted {
+				open = append(open, fmt.Sprintf("consumer %s has some to come", is.Name))
+			}
 		}
 	}
 	if err := listed.Err(); err != nil {
-		return nil, fmt.Errorf("travel: consumers of stream %s: %w", stream.CachedInfo().Config.Name, err)
+		return nil, fmt.Errorf("travel: consumers of stream %s: %w", info.Config.Name, err)
 	}
 	slices.Sort(open)
 	return open, nil
+}
+
+// hasUncounted reports whether the stream has a message for a consumer that counts none to come. The server
+// acknowledges a message before it adds it to the counts of consumers.
+func (c *Clock) hasUncounted(ctx context.Context, stream jetstream.Stream, name string, is *jetstream.ConsumerInfo,
+	last uint64,
+) (bool, error) {
+	from := max(is.Delivered.Stream, c.passed[name])
+	if from >= last || is.Config.DeliverPolicy == jetstream.DeliverLastPerSubjectPolicy { // which leaves messages out
+		return false, nil
+	}
+	subjects := is.Config.FilterSubjects
+	if len(subjects) == 0 {
+		subjects = []string{cmp.Or(is.Config.FilterSubject, ">")}
+	}
+	for _, subject := range subjects {
+		_, err := stream.GetMsg(ctx, from+1, jetstream.WithGetMsgSubject(subject))
+		if err == nil {
+			return true, nil
+		}
+		if !errors.Is(err, jetstream.ErrMsgNotFound) {
+			return false, fmt.Errorf("travel: messages for consumer %s: %w", is.Name, err)
+		}
+	}
+	c.passed[name] = last
+	return false, nil
 }
 
 // Asks returns nil if a program asks for events through a durable consumer, so that each later advance waits for its
