@@ -2,6 +2,7 @@ package schedule
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"strconv"
@@ -110,22 +111,33 @@ func (s *Schedule) Advance(ctx context.Context, to Millis, names int) (VirtualSt
 	}, nil
 }
 
-// probeKey is the key that AwaitKeys sets. Every key of four parts is a timer of timerd dev.
-const probeKey = "timerd:advance:probe:1"
+// probePrefix begins the keys that AwaitKeys sets. Every key of four parts is a timer of timerd dev.
+const probePrefix = "timerd:advance:probe:"
 
-// probeInterval is the interval of its looks for that.
-const probeInterval = 500 * time.Microsecond
+// The interval of AwaitKeys's looks, and the limit for removing its key.
+const (
+	probeInterval = 500 * time.Microsecond
+	probeRemoval  = time.Second
+)
 
 // AwaitKeys waits until the timerd of a virtual installation has taken in the keys that clients have set by now: a
-// server's events come in order, so it sets a key and waits for its timer.
-func (s *Schedule) AwaitKeys(ctx context.Context) error {
-	if err := s.rdb.Set(ctx, probeKey, "", time.Hour).Err(); err != nil {
+// server's events come in order, so it sets a key of its own and waits for its timer.
+func (s *Schedule) AwaitKeys(ctx context.Context) (err error) {
+	probe := probePrefix + rand.Text()
+	if err := s.rdb.Set(ctx, probe, "", time.Hour).Err(); err != nil {
 		return fmt.Errorf("schedule: set a key: %w", err)
 	}
+	defer func() { // also when ctx has ended: without its key, a late event makes no timer
+		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeRemoval)
+		defer cancel()
+		if wrong := s.rdb.FCall(within, "timer_cancel", []string{probe}).Err(); wrong != nil && err == nil {
+			err = fmt.Errorf("schedule: cancel a timer: %w", wrong)
+		}
+	}()
 	for {
-		err := s.rdb.ZScore(ctx, keys.Single.Due(), probeKey).Err()
+		err := s.rdb.ZScore(ctx, keys.Single.Due(), probe).Err()
 		if err == nil {
-			break
+			return nil
 		}
 		if !errors.Is(err, redis.Nil) {
 			return fmt.Errorf("schedule: look for the timer of a key: %w", err)
@@ -136,10 +148,6 @@ func (s *Schedule) AwaitKeys(ctx context.Context) error {
 		case <-time.After(probeInterval):
 		}
 	}
-	if err := s.rdb.FCall(ctx, "timer_cancel", []string{probeKey}).Err(); err != nil {
-		return fmt.Errorf("schedule: cancel a timer: %w", err)
-	}
-	return nil
 }
 
 // Flush deletes the keys of a virtual installation, as between two tests. It keeps the keys that mark the installation
