@@ -15,7 +15,7 @@ import (
 
 const (
 	// recoveryTimeout bounds timerd's recovery from a fault. timerd promises 10 s, and a loaded machine needs more.
-	recoveryTimeout = 60 * time.Second
+	recoveryTimeout = 3 * time.Minute
 	// noticeTime is the longest time for which timerd may report ready although it is not. timerd promises 5 s.
 	noticeTime = 6 * time.Second
 	// auditTime is the time for an audit after that.

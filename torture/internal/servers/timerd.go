@@ -130,20 +130,24 @@ func (t *Timerd) StepClock(step time.Duration) error {
 	return nil
 }
 
-// AwaitReady waits until timerd is ready, at most until ctx ends.
+// AwaitReady waits until timerd is ready, at most until ctx ends. Its error has the last answer.
 func (t *Timerd) AwaitReady(ctx context.Context) error {
 	poll := time.NewTicker(readyPoll)
 	defer poll.Stop()
+	var last error
 	for {
 		err := t.ready(ctx)
 		if err == nil {
 			return nil
 		}
+		if ctx.Err() == nil || last == nil {
+			last = err
+		}
 		select {
 		case <-t.process.Load().Done():
 			return fmt.Errorf("servers: timerd ended with exit code %d, see %s", t.process.Load().ExitCode(), t.logFile)
 		case <-ctx.Done():
-			return fmt.Errorf("servers: timerd is not ready: %w; see %s", err, t.logFile)
+			return fmt.Errorf("servers: timerd is not ready: %w; see %s", last, t.logFile)
 		case <-poll.C:
 		}
 	}
