@@ -27,6 +27,7 @@ type releaser struct {
 	servers
 	orphans bool // timers may be on hold without a hold that covers them
 	taken   bool
+	had     time.Time // when the last turn was had, or this releaser was made
 	passes  map[keys.Namespace]*pass
 	sum     int
 	stuck   map[keys.Namespace][]string // the servers that a resume still waits for, without an answer
@@ -52,13 +53,19 @@ func newPass(generation int64, resume schedule.Resume) *pass {
 }
 
 func (s *Holds) newReleaser() *releaser {
-	return &releaser{servers: servers{Holds: s, silent: map[*schedule.Node]time.Time{}},
+	return &releaser{servers: servers{Holds: s, silent: map[*schedule.Node]time.Time{}}, had: time.Now(),
 		passes: map[keys.Namespace]*pass{}, stuck: map[keys.Namespace][]string{}}
 }
 
 // idle reports whether there is nothing to release.
 func (r *releaser) idle(l *schedule.HoldList) bool {
-	return !r.orphans && !r.releases(l) && len(expired(l)) == 0 && len(l.MadeAhead()) == 0
+	return !r.seeks(l) && !r.releases(l) && len(expired(l)) == 0 && len(l.MadeAhead()) == 0
+}
+
+// seeks reports whether timers on hold without a hold are to be looked for. A hold of all namespaces leaves none, and
+// its pass has the name of theirs.
+func (r *releaser) seeks(l *schedule.HoldList) bool {
+	return r.orphans && l.Find(keys.Namespace{}) == nil
 }
 
 // releases reports whether a resume has work to do, beyond waiting for other holds to end.
@@ -107,8 +114,12 @@ func (r *releaser) leave(ctx context.Context) {
 	}
 }
 
-// turnFor is the length of a turn that its owner does not renew.
-const turnFor = 3 * time.Second
+// turnFor is the length of a turn that its owner does not renew. A command that gets none for aloneAfter carries out
+// its own resume: the owner may be busy for hours with one at a rate.
+const (
+	turnFor    = 3 * time.Second
+	aloneAfter = 2 * turnFor
+)
 
 // take reports whether this caller, and nobody else, is to carry out resumes for the next seconds. A turn saves work;
 // correctness does not need it: two at once release nothing twice.
@@ -143,6 +154,7 @@ func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (ResumePro
 	if !r.taken {
 		return ResumeProgress{Released: r.sum, Waits: errReleasedElsewhere.Error()}, nil
 	}
+	r.had = time.Now()
 	for _, h := range expired(l) {
 		h.Resume = &schedule.Resume{Kind: schedule.ResumeNow, At: l.Now, By: "its time was over"}
 		return ResumeProgress{Released: r.sum}, l.Put(ctx, h)
@@ -157,34 +169,17 @@ func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (ResumePro
 		if h.Resume == nil || r.waits(l, h.Namespace) {
 			continue
 		}
-		changed, err := r.setBack(ctx, l, h)
+		progress, changed, err := r.carryOut(ctx, l, h)
 		if changed {
 			return ResumeProgress{Released: r.sum}, err
 		}
-		if err != nil {
-			all.Waits = err.Error()
-			continue
-		}
-		progress, done, err := r.round(ctx, l, &h)
 		all.Held += progress.Held
 		all.Waits = progress.Waits
 		if err != nil {
 			return all, err
 		}
-		if done {
-			delete(r.passes, h.Namespace)
-			if err := l.Remove(ctx, h.Namespace); err != nil {
-				return ResumeProgress{Released: r.sum}, err
-			}
-			if missing := r.bring(ctx, l); len(missing) > 0 {
-				r.Logger.Warn("some servers do not know yet that a hold has ended", "namespace", h.Namespace.String(),
-					"err", missing[0])
-			}
-			return ResumeProgress{Released: r.sum}, nil
-		}
 	}
-	if r.orphans && l.Find(keys.Namespace{}) == nil {
-		// a hold of all namespaces leaves none, and its pass has this name
+	if r.seeks(l) {
 		lost := &schedule.Hold{Resume: &schedule.Resume{Kind: schedule.ResumeNow}}
 		_, done, err := r.round(ctx, l, lost)
 		r.orphans = !done
@@ -194,6 +189,31 @@ func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (ResumePro
 	}
 	all.Released = r.sum
 	return all, nil
+}
+
+// carryOut does a round of one resume, and ends its hold if the resume is done. It reports whether the list of holds
+// has changed.
+func (r *releaser) carryOut(ctx context.Context, l *schedule.HoldList,
+	h schedule.Hold) (out ResumeProgress, changed bool, err error) {
+	if changed, err = r.setBack(ctx, l, h); changed {
+		return out, true, err
+	}
+	if err != nil {
+		return ResumeProgress{Waits: err.Error()}, false, nil
+	}
+	out, done, err := r.round(ctx, l, &h)
+	if err != nil || !done {
+		return out, false, err
+	}
+	delete(r.passes, h.Namespace)
+	if err := l.Remove(ctx, h.Namespace); err != nil {
+		return out, true, err
+	}
+	if missing := r.bring(ctx, l); len(missing) > 0 {
+		r.Logger.Warn("some servers do not know yet that a hold has ended", "namespace", h.Namespace.String(),
+			"err", missing[0])
+	}
+	return ResumeProgress{}, true, nil
 }
 
 // round goes on with one resume for a while. It reports whether the resume is done.

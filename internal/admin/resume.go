@@ -47,6 +47,10 @@ func (s *Holds) Resume(ctx context.Context, n keys.Namespace, how schedule.Resum
 			return heldAnew(h, releaser.sum)
 		}
 		progress, err := releaser.advance(ctx, list)
+		if err == nil && !releaser.taken && time.Since(releaser.had) > aloneAfter {
+			progress, _, err = releaser.carryOut(ctx, list, *h)
+			progress.Released = releaser.sum
+		}
 		if err != nil {
 			progress.Released, progress.Waits = releaser.sum, err.Error()
 		}

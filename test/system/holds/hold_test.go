@@ -75,3 +75,52 @@ func TestResumeUnderAnotherHold(t *testing.T) {
 	testenv.Eventually(t, system.Patience, func() bool { return len(s.HeldNow()) == 0 }, "both resumes to be over")
 	s.Settled()
 }
+
+// A resume of all namespaces ends though a narrower hold keeps timers, which fire at its end.
+func TestResumeOfAllAboveAHold(t *testing.T) {
+	t.Parallel()
+	s := system.New(t)
+	s.Start()
+	c := s.Collect()
+	s.Says(0, "hold *")
+	s.Says(0, "hold shop:order")
+	for i := range 2 {
+		s.Do("FCALL", "timer_set", 1, fmt.Sprint("shop:order:t:", i), "order", "PX", 20)
+	}
+	s.Do("FCALL", "timer_set", 1, "shop:basket:t:1", "basket", "PX", 20)
+	s.Holds("*", 3)
+	s.Says(0, "resume *", "* resumed; 2 timers stay on hold by shop:order, and fire at its end")
+	s.Expect(c, "shop:basket:t:1=basket")
+	s.Says(0, "resume shop:order", "shop:order resumed")
+	s.Expect(c, "shop:basket:t:1=basket", "shop:order:t:0=order", "shop:order:t:1=order")
+	s.Settled()
+}
+
+// A resume with timers that another hold keeps does not wait for a resume that takes hours.
+func TestResumeBesideASlowOne(t *testing.T) {
+	t.Parallel()
+	s := system.New(t)
+	s.Start()
+	c := s.Collect()
+	for _, namespace := range []string{"pay", "shop", "shop:order"} {
+		s.Says(0, "hold "+namespace)
+	}
+	for i := range 100 {
+		s.Do("FCALL", "timer_set", 1, fmt.Sprint("pay:order:t:", i), "pay", "PX", 20)
+	}
+	for i := range 2 {
+		s.Do("FCALL", "timer_set", 1, fmt.Sprint("shop:order:t:", i), "order", "PX", 20)
+	}
+	s.Holds("pay", 100)
+	s.Holds("shop", 2)
+	slow, _ := s.Command("resume", "pay", "--rate", "1/m")
+	if err := slow.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c.WaitFunc(system.Patience, system.AtLeast(1))
+	s.Says(0, "resume shop", "shop resumed; 2 timers stay on hold by shop:order, and fire at its end")
+	if err := slow.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = slow.Wait() // it was killed
+}
