@@ -10,8 +10,8 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// A wait for keys that no timerd takes in ends with its context. It leaves no key, of which a later event would make a
-// timer.
+// A wait for keys that no timerd takes in ends with its context. It leaves no key that a later event would turn
+// into a timer.
 func TestAwaitKeysLeavesNothing(t *testing.T) {
 	rdb := testenv.Redis(t).Client()
 	if err := schedule.MakeVirtual(t.Context(), rdb, "a"); err != nil {

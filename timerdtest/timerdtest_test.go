@@ -143,8 +143,8 @@ func (f *failing) Fatalf(format string, args ...any) {
 	panic(f.said)
 }
 
-// The clock does not leave a due time before the consumer has its event. NATS acknowledges an event before it adds it to
-// the counts of consumers, one after the other.
+// The clock does not leave a due time before the consumer has its event. NATS acknowledges an event before it adds it
+// to the counts of consumers, one after the other.
 func TestConsumersGetEventsAtTheirDueTime(t *testing.T) {
 	srv := timerdtest.Start(t, timerdtest.Options{})
 	const others, instants = 100, 30

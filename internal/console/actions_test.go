@@ -158,20 +158,23 @@ func TestListsWhileASlotMoves(t *testing.T) {
 	lists := []string{"/timers", "/timers?q=shop", "/search?q=shop:order", "/repeating", "/api/v1/timers",
 		"/api/v1/search?q=shop:order", "/api/v1/repeating"}
 	said := (&query.MovingError{Slots: 1}).Error()
+	// A busy machine may not answer within the time of a page, which says so.
+	shows := func(path string, shown func(text string) bool) {
+		testenv.Eventually(t, time.Minute, func() bool { return shown(w.get(path).body) }, path)
+	}
 	for _, path := range lists {
-		if text := w.page(path); strings.Contains(text, said) || !strings.Contains(text, "gone") {
-			t.Errorf("%s: %s", path, text)
-		}
+		shows(path, func(text string) bool { return !strings.Contains(text, said) && strings.Contains(text, "gone") })
 	}
 	slot := keys.PartitionOf(gone).Slot()
 	cluster.OpenSlot(slot, cluster.Master(slot), cluster.Master((slot+keys.Slots/3)%keys.Slots))
 	for _, path := range lists {
-		text := w.page(path)
-		if has(t, text, said, "there"); strings.Contains(text, "gone") {
-			t.Errorf("%s: %s", path, text)
-		}
+		shows(path, func(text string) bool {
+			return strings.Contains(text, said) && strings.Contains(text, "there") && !strings.Contains(text, "gone")
+		})
 	}
-	has(t, w.page("/timers?q=pay"), said, "None found")
+	shows("/timers?q=pay", func(text string) bool {
+		return strings.Contains(text, said) && strings.Contains(text, "None found")
+	})
 }
 
 func TestBadActions(t *testing.T) {
