@@ -15,13 +15,16 @@ const mostConsumers = 100
 
 // Consumers are the programs that read events, and the events that they gave up.
 type Consumers struct {
-	At        time.Time         `json:"at"`
-	NATS      bool              `json:"nats"`
-	Consumers []ConsumerView    `json:"consumers"` // most waiting events first
-	LeftOut   int               `json:"leftout"`   // consumers beyond a page's limit
-	Unnamed   []status.Failures `json:"unnamed"`   // failed attempts of consumers that do not name themselves
-	Letters   []LettersView     `json:"letters"`   // dead letters by namespace, most first
-	Newest    int               `json:"newest"`    // letters whose errors were read, the newest ones
+	At          time.Time         `json:"at"`
+	NATS        bool              `json:"nats"`
+	Consumers   []ConsumerView    `json:"consumers"`             // most waiting events first
+	NoConsumers string            `json:"noconsumers,omitempty"` // why they cannot be shown now
+	LeftOut     int               `json:"leftout"`               // consumers beyond a page's limit
+	Unnamed     []status.Failures `json:"unnamed"`               // failed attempts of consumers that do not name themselves
+	Letters     []LettersView     `json:"letters"`               // dead letters by namespace, most first
+	NoLetters   string            `json:"noletters,omitempty"`   // why they cannot be shown now
+	Newest      int               `json:"newest"`                // letters whose errors were read, the newest ones
+	NoErrors    string            `json:"noerrors,omitempty"`    // why no more errors were read
 }
 
 // ConsumerView is a consumer.
@@ -49,6 +52,7 @@ func (pg *consumersPage) consumers(r *http.Request) (*page, error) {
 		for _, c := range nats.Consumers {
 			v.Consumers = append(v.Consumers, ConsumerView{c})
 		}
+		v.NoConsumers, v.NoLetters = nats.NoConsumers, nats.NoLetters
 		v.Unnamed = append(v.Unnamed, nats.Unnamed...)
 		v.addLetters(nats.Letters, pg.errors.get(r.Context()))
 	}

@@ -41,16 +41,17 @@ type ErrorView struct {
 
 // letterErrors are the errors of the newest letters.
 type letterErrors struct {
+	away        string // why no more letters were read
 	read        int
 	byNamespace map[string]map[string]*ErrorView // by the text without its numbers
 }
 
-// readErrors counts the errors of the newest letters. After a failure it has counted none.
+// readErrors counts the errors of the newest letters.
 func (s *shared) readErrors(ctx context.Context) *letterErrors {
 	all := &letterErrors{byNamespace: map[string]map[string]*ErrorView{}}
 	found, err := s.sources.History.Search(ctx, history.Query{Kind: keys.Dead}, "", lettersRead)
 	if err != nil {
-		return all
+		all.away = err.Error()
 	}
 	for _, r := range found.Records {
 		all.add(r)
@@ -112,11 +113,11 @@ func longestPart(text string, without func(rune) bool) (longest string) {
 
 // addLetters adds the dead letters with their errors.
 func (v *Consumers) addLetters(letters []status.Letters, errors *letterErrors) {
+	if errors == nil {
+		errors = &letterErrors{away: "they were not read in time"}
+	}
 	for _, l := range letters {
-		one := LettersView{Letters: l, Errors: []ErrorView{}}
-		if errors != nil {
-			v.Newest, one.Errors = errors.read, errors.errors(l.Namespace)
-		}
-		v.Letters = append(v.Letters, one)
+		v.Newest, v.NoErrors = errors.read, errors.away
+		v.Letters = append(v.Letters, LettersView{Letters: l, Errors: errors.errors(l.Namespace)})
 	}
 }

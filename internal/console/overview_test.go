@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
@@ -205,6 +206,7 @@ func TestConsumers(t *testing.T) {
 	text := w.fresh("/consumers")
 	has(t, text, "mailer", `data-is="waiting">3<`, "&lt;i&gt;502&lt;/i&gt;", `/search?q=shop%3Aorder%3Atimeout%3A1`,
 		"others, of <bdi>shop:order:timeout", `href="/dead?q=pay%3Aorder%3Acallback">`, "errors of the newest 5",
+		`data-is="letters">5<`,
 		"dial 10.0.0.3:443: &lt;u&gt;refused", "4 letters", "1 letter,")
 	// Errors that differ by their numbers have one row, which leads to all of their letters.
 	list := regexp.MustCompile(`href="([^"]*)"><bdi>dial`).FindStringSubmatch(text)
@@ -219,4 +221,53 @@ func TestConsumers(t *testing.T) {
 	}
 	has(t, w.get("/api/v1/consumers").body, `"name": "mailer"`, `"waiting": 3`, `"lastfailure"`, `"letters": 5`,
 		`"find": ": \u003cu\u003erefused\u003c/u\u003e"`)
+}
+
+// without takes rights of NATS from a console.
+func without(denied ...string) func(*world) {
+	return func(w *world) {
+		w.nats = testenv.NATS(w.t, func(o *server.Options) {
+			o.Users = []*server.User{{Username: "less", Password: "x", Permissions: &server.Permissions{
+				Publish: &server.SubjectPermission{Deny: denied}}}}
+			o.NoAuthUser = "less"
+		})
+	}
+}
+
+// The consumers' page says what cannot be read, and why: the dead letters, or their errors.
+func TestLettersThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, without("$JS.API.CONSUMER.CREATE.TIMERS_DEAD.>", "$JS.API.STREAM.MSG.GET.TIMERS_DEAD"))
+	w.letter("pay:order:callback:1", "attempts used up")
+	has(t, w.page("/consumers"), `href="/dead?q=pay%3Aorder%3Acallback">`, "its last letter cannot be read",
+		"Their errors cannot be read now: <bdi>stream TIMERS_DEAD: ", `data-is="letters">1<`)
+	has(t, w.get("/api/v1/consumers").body, `"letters": 1`, `"noerrors": "stream TIMERS_DEAD: `)
+
+	for i := range 2000 {
+		if _, err := w.js.PublishAsync(fmt.Sprintf("timers.dead.a.b.c%d", i), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-w.js.PublishAsyncComplete()
+	has(t, w.fresh("/consumers"), "They cannot be read now: <bdi>stream TIMERS_DEAD has letters of 2001 namespaces")
+	has(t, w.get("/api/v1/consumers").body, `"letters": []`, `"noletters": "stream TIMERS_DEAD has letters of 2001`)
+
+	if err := w.js.DeleteStream(t.Context(), "TIMERS_DEAD"); err != nil {
+		t.Fatal(err)
+	}
+	has(t, w.fresh("/consumers"), "They cannot be read now: <bdi>there is no stream TIMERS_DEAD: ",
+		"No program has a durable consumer")
+}
+
+// The consumers' page does not say that there are none if they cannot be read.
+func TestConsumersThatCannotBeRead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, without("$JS.API.CONSUMER.LIST.TIMERS"))
+	if text := w.page("/consumers"); strings.Contains(text, "No program has a durable consumer") ||
+		strings.Contains(text, "None is known") || strings.Count(text, "They cannot be read now: <bdi>consumers of "+
+		"stream TIMERS: ") != 2 {
+		t.Errorf("want the reason, and nothing else:\n%s", text)
+	}
+	has(t, w.get("/api/v1/consumers").body, `"noconsumers": "consumers of stream TIMERS: `,
+		`"noletters": "consumers of stream TIMERS: `)
 }

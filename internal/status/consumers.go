@@ -198,18 +198,22 @@ type Letters struct {
 	Error  string    `json:"error,omitempty"`
 }
 
-// gatherLetters returns the dead letters by namespace, most first. It returns none if there are too many namespaces.
+// gatherLetters returns the dead letters by namespace, most first. Too many namespaces are an error.
 func gatherLetters(ctx context.Context, js jetstream.JetStream, conf streams.Config) ([]Letters, error) {
-	dead, err := js.Stream(ctx, conf.DeadStream())
+	dead, err := history.Open(ctx, js, conf.DeadStream())
 	if err != nil {
 		return nil, err
 	}
-	if n := dead.CachedInfo().State.NumSubjects; n == 0 || n > letterSubjects {
+	switch n := dead.CachedInfo().State.NumSubjects; {
+	case n == 0:
 		return nil, nil
+	case n > letterSubjects:
+		return nil, fmt.Errorf("stream %s has letters of %d namespaces, too many to count; timerd dead ls lists them",
+			conf.DeadStream(), n)
 	}
 	info, err := dead.Info(ctx, jetstream.WithSubjectFilter(conf.SubjectAll(keys.Dead)))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("stream %s: %w", conf.DeadStream(), err)
 	}
 	subjects := slices.Collect(maps.Keys(info.State.Subjects))
 	slices.SortFunc(subjects, func(a, b string) int {

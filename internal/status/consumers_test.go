@@ -109,6 +109,9 @@ func TestConsumersAndLetters(t *testing.T) {
 	if got := strings.Join(letters, "; "); got != want {
 		t.Errorf("letters %s, want %s", got, want)
 	}
+	if n := r.NATS; n.NoConsumers != "" || n.NoLetters != "" {
+		t.Errorf("read, but %q and %q", n.NoConsumers, n.NoLetters)
+	}
 	if err := again.DoubleAck(ctx); err != nil {
 		t.Fatal(err)
 	}

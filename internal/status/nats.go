@@ -26,12 +26,14 @@ type NATS struct {
 	Streams []Stream `json:"streams"`
 	// DeadLetters is the number of messages in the stream of dead letters; nil if unknown.
 	DeadLetters *uint64 `json:"deadletters"`
-	// Letters are the dead letters by namespace, with the last error; none if unknown.
-	Letters []Letters `json:"letters,omitempty"`
-	// Consumers are the durable consumers of fired events, timerd deliver's too; none if unknown. Unnamed has the
-	// failures of clients that name no consumer.
-	Consumers []Consumer `json:"consumers,omitempty"`
-	Unnamed   []Failures `json:"unnamed,omitempty"`
+	// Letters are the dead letters by namespace, with the last error; none if unknown, for the reason in NoLetters.
+	Letters   []Letters `json:"letters,omitempty"`
+	NoLetters string    `json:"noletters,omitempty"`
+	// Consumers are the durable consumers of fired events, timerd deliver's too; none if unknown, for the reason in
+	// NoConsumers. Unnamed has the failures of clients that name no consumer.
+	Consumers   []Consumer `json:"consumers,omitempty"`
+	NoConsumers string     `json:"noconsumers,omitempty"`
+	Unnamed     []Failures `json:"unnamed,omitempty"`
 	// Circuits are the hosts that processes of timerd deliver do not call for now, because calls failed.
 	Circuits []Circuit `json:"circuits,omitempty"`
 	// Webhooks are the consumers of timerd deliver; none if it is not used, or if they are unknown.
@@ -101,10 +103,18 @@ func (f *facts) gatherNATS(ctx context.Context) {
 	f.full, f.streamsErr = a.full, err
 	f.nats = &NATS{Server: f.JetStream.Conn().ConnectedUrlRedacted()}
 	f.gatherStreams(soon)
-	if leaderless, _ := leaders(f.nats.Streams); len(leaderless) == 0 && f.streamsErr == nil {
+	switch leaderless, _ := leaders(f.nats.Streams); {
+	case len(leaderless) > 0:
+		f.nats.unread(strings.Join(leaderless, ", ") + ": no leader")
+	case f.streamsErr != nil:
+		f.nats.unread(f.streamsErr.Error())
+	default:
 		f.gatherWebhooks(ctx)
 	}
 }
+
+// unread notes why neither consumers nor dead letters are known.
+func (n *NATS) unread(why string) { n.NoConsumers, n.NoLetters = why, why }
 
 // addCircuits adds the circuits that the processes of timerd deliver have reported.
 func (f *facts) addCircuits() {
@@ -382,12 +392,18 @@ func (f *facts) gatherWebhooks(ctx context.Context) {
 	f.webhooks, f.webhooksErr = f.Webhooks.get(func() (*Webhooks, error) {
 		w, err := GatherWebhooks(ctx, f.JetStream, f.Streams)
 		if err == nil && !f.Brief {
-			w.Letters, _ = gatherLetters(ctx, f.JetStream, f.Streams) // other checks report errors
+			w.Letters, w.lettersErr = gatherLetters(ctx, f.JetStream, f.Streams)
 		}
 		return w, err
 	}, func() bool { return errors.Is(f.JetStream.Conn().LastError(), nats.ErrPermissionViolation) })
+	if f.webhooksErr != nil {
+		f.nats.unread(f.webhooksErr.Error())
+	}
 	if w := f.webhooks; w != nil {
 		f.nats.Consumers, f.nats.Unnamed, f.nats.Letters = w.All, w.Unnamed, w.Letters
+		if w.lettersErr != nil {
+			f.nats.NoLetters = w.lettersErr.Error()
+		}
 	}
 	if w := f.webhooks; w != nil && w.Log != nil {
 		f.nats.Streams, f.nats.Webhooks = append(f.nats.Streams, newStream(w.Log.Config.Name, w.Log)), w.Consumers

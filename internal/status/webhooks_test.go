@@ -186,6 +186,10 @@ func TestWebhooksWithFewRights(t *testing.T) {
 	x.js = x.nats.JetStream(nats.UserInfo("narrow", "x"))
 	r = x.report()
 	expect(t, r, "warn cannot read the state of webhooks: consumers of stream TIMERS: ")
+	const why = "consumers of stream TIMERS: "
+	if n := r.NATS; !strings.HasPrefix(n.NoConsumers, why) || !strings.HasPrefix(n.NoLetters, why) {
+		t.Errorf("no reason: %+v", n)
+	}
 	if fix := r.Problems[0].Fix; !strings.Contains(fix, list) {
 		t.Errorf("fix: %s", fix)
 	}

@@ -2,20 +2,21 @@ package browsertest
 
 import "strings"
 
-// readable fails the test if the page is wider than its window, or on a phone a table than the page, has not one
-// heading of the first level, or has barely visible parts: axe-core finds none of that.
+// readable fails the test if the page or, on a phone, a part of it can be scrolled sideways, if it has not one heading
+// of the first level, or has barely visible parts: axe-core finds none of that.
 func (b *tab) readable() {
 	b.t.Helper()
 	if too := must[int](b,
 		"() => document.documentElement.scrollWidth - document.documentElement.clientWidth"); too > 0 {
 		b.t.Errorf("the page is %d px wider than the window, by:\n\t%s", too, strings.Join(must[[]string](b, `() => [...document.body.querySelectorAll("*")]
-			.filter(e => shown(e) && !e.closest(".scroll, nav") && e.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
+			.filter(e => shown(e) && !e.closest(".scroll") && e.getBoundingClientRect().right > document.documentElement.clientWidth + 1)
 			.slice(0, 8).map(e => e.outerHTML.slice(0, 120))`), "\n\t"))
 	}
 	if b.look.width == phone {
-		for _, table := range must[[]string](b, `() => [...document.querySelectorAll(".scroll")].filter(e => shown(e) && e.scrollWidth > e.clientWidth)
+		for _, part := range must[[]string](b, `() => [...document.body.querySelectorAll("*")]
+			.filter(e => shown(e) && e.scrollWidth > e.clientWidth && /auto|scroll/.test(getComputedStyle(e).overflowX))
 			.map(e => `+"`${e.scrollWidth} px in ${e.clientWidth}: ${e.innerText.slice(0, 120)}`"+`)`) {
-			b.t.Errorf("a table has to be scrolled sideways: %s", table)
+			b.t.Errorf("a part has to be scrolled sideways: %s", part)
 		}
 	}
 	if headings := must[int](b, `() => document.querySelectorAll("h1").length`); headings != 1 {
