@@ -64,6 +64,18 @@ func (s *Schedule) Retry(ctx context.Context, r Retry) (due Millis, ok bool, err
 	return Millis(reply), reply >= 0, nil
 }
 
+// IsRetried reports whether Retry has set the retry of r's event id before, so that it would not again.
+func (s *Schedule) IsRetried(ctx context.Context, r Retry) (bool, error) {
+	err := s.rdb.ZScore(ctx, s.Partition(r.Key.String()).Retried(), r.EventID).Err()
+	if errors.Is(err, redis.Nil) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("schedule: look for the retry of %q: %w", r.Key, err)
+	}
+	return true, nil
+}
+
 // trimRetried bounds the event ids of a partition that one TrimRetried forgets.
 const trimRetried = 1000
 

@@ -42,6 +42,8 @@ type Reconciliation struct {
 	Since time.Time
 	// Known is the last moment that the schedule knows of, or Since. A timer of an event due later may be doubtful.
 	Known time.Time
+	// List has Run fill Reconciled.Fired.
+	List bool
 }
 
 // Reconciled is the outcome of a Reconciliation.
@@ -51,6 +53,11 @@ type Reconciled struct {
 	// Doubtful are the keys with events since Known for which the schedule has a timer under another id only: they may
 	// be those timers, moved or set again since, or set again after the restore. They stay.
 	Doubtful []keys.Key
+	// Retries is the number of webhook deliveries that were set again; Unset are the keys of deliveries that cannot be.
+	Retries int64
+	Unset   []keys.Key
+	// Fired are the last events of keys without webhooks. Retries that their consumers asked for may be lost.
+	Fired []FiredEvent
 }
 
 // ErrTimerdRuns means that a timerd is at work, so the schedule does not tell how old it is.
@@ -140,10 +147,10 @@ func (r *Reconciliation) Check(ctx context.Context) error {
 	return &ShortStream{info.Config.Name, r.Since, is.FirstTime}
 }
 
-// Run reads the streams from Since on and ends the timers whose ids it finds; if dry, it only counts them. progress is
-// called with the number of messages read. It may be interrupted and repeated; beside an error it returns its work so
-// far. If it is interrupted while a timerd is at work, or one starts, an occurrence of a timer that repeats may fire a
-// second time.
+// Run reads the streams from Since on, ends the timers whose ids it finds, and sets lost retries of webhooks again. If
+// dry, it only counts. progress is called with the number of messages read. It may be interrupted and repeated; beside
+// an error it returns its work so far. If it is interrupted while a timerd is at work, or one starts, an occurrence of
+// a timer that repeats may fire a second time.
 func (r *Reconciliation) Run(ctx context.Context, dry bool, progress func(read int64)) (all Reconciled, err error) {
 	e := ending{Reconciliation: r, reader: history.New(r.JetStream, r.Streams.Names), progress: progress,
 		as:       schedule.Stored{Lease: longestLease, Known: schedule.MillisOf(r.Known), Dry: dry},
@@ -161,6 +168,9 @@ func (r *Reconciliation) Run(ctx context.Context, dry bool, progress func(read i
 	all.Ended = e.ended
 	if err == nil {
 		all.Doubtful, err = e.stillDoubtful(ctx)
+	}
+	if err == nil {
+		err = r.setRetries(ctx, dry, &all)
 	}
 	return all, err
 }

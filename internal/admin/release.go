@@ -195,11 +195,12 @@ func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (ResumePro
 // has changed.
 func (r *releaser) carryOut(ctx context.Context, l *schedule.HoldList,
 	h schedule.Hold) (out ResumeProgress, changed bool, err error) {
-	if changed, err = r.setBack(ctx, l, h); changed {
-		return out, true, err
+	changed, wait := r.setBack(ctx, l, h)
+	if changed {
+		return out, true, wait
 	}
-	if err != nil {
-		return ResumeProgress{Waits: err.Error()}, false, nil
+	if wait != nil {
+		return ResumeProgress{Waits: wait.Error()}, false, nil //nolint:nilerr // other resumes go on
 	}
 	out, done, err := r.round(ctx, l, &h)
 	if err != nil || !done {

@@ -34,6 +34,20 @@ func (r *Reader) Each(ctx context.Context, q Query, first, last uint64, f func(R
 	})
 }
 
+// EachSince calls f for the messages of the stream of a kind of subject that were stored since a time, oldest first,
+// until f returns false. Its error has the fix; it wraps ErrNoStream if there is no such stream.
+func (r *Reader) EachSince(ctx context.Context, kind string, since time.Time, f func(Record) bool) error {
+	name := r.stream(kind)
+	stream, err := Open(ctx, r.js, name)
+	if err != nil {
+		return err
+	}
+	state := stream.CachedInfo().State
+	m := newMatcher(Query{}, r.names.SubjectPrefix(), kind)
+	of := part{from: max(state.FirstSeq, 1), since: since, to: state.LastSeq}
+	return each(ctx, r.js, name, of, func(found message) bool { return f(m.record(name, found)) })
+}
+
 // Newest calls f for the newest messages of the stream of a kind of subject, at most so many, oldest first, until f
 // returns false. Its error has the fix; it wraps ErrNoStream if there is no such stream.
 func (r *Reader) Newest(ctx context.Context, kind string, most uint64, f func(Record) bool) error {

@@ -173,6 +173,18 @@ func Replay(e event.Event, due schedule.Millis) schedule.Retry {
 	return r
 }
 
+// Again returns the retry of an event whose request was carried out, where the schedule has lost it. A postponed event
+// keeps its attempt.
+func Again(e event.Event, due schedule.Millis, postponed bool) schedule.Retry {
+	attempt := e.Attempt + 1
+	if postponed {
+		attempt, due = e.Attempt, max(due, schedule.MillisOf(e.Due)+1) // another id than the event's
+	}
+	r := setAgain(e, event.RetryID(e), due, attempt)
+	r.Late = e.Late
+	return r
+}
+
 // setAgain returns the retry that sets an event's timer again, once for each id.
 func setAgain(e event.Event, id string, due schedule.Millis, attempt int) schedule.Retry {
 	first, firstAttempt := e.First()

@@ -2,6 +2,9 @@ package faults_test
 
 import (
 	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -129,4 +132,69 @@ func TestReconcileRefuses(t *testing.T) {
 	s.Do("DEL", keys.Single.Silent())
 	s.Says(1, "reconcile", "there is no heartbeat in Redis")
 	s.Says(2, "reconcile --since 2999-01-01T00:00:00Z", "lies ahead")
+}
+
+// A webhook's retry that was asked for since the backup is set again, once. Events of other consumers are listed, and
+// fire again by that list.
+func TestReconcileSetsLostRetriesAgain(t *testing.T) {
+	t.Parallel()
+	s := system.New(t)
+	p := s.Start("TIMERD_RETRY=*=1h")
+	c := s.Collect()
+	m := system.NewMerchant(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) })
+	d := s.Deliverer(system.Webhooks(t, "pay "+m.URL))
+	const hook, other = "pay:order:callback:1", "shop:order:timeout:1"
+	s.Says(0, "hold *")
+	for _, key := range []string{hook, other} {
+		s.Do("FCALL", "timer_set", 1, key, "{}", "PX", 20)
+	}
+	s.Holds("*", 2)
+	backup := s.BackUp()
+	p.AwaitReady(true)
+	s.Says(0, "resume *")
+	s.Events(c, 2)
+	deliveries := testenv.Collect(t, s.JS, "TIMERS_DELIVERY")
+	deliveries.WaitFunc(system.Patience, system.AtLeast(1))
+	testenv.Eventually(t, system.Patience, func() error { // the retry, which the backup has not
+		if n := s.RDB.ZCard(t.Context(), keys.Single.Due()).Val(); n != 1 {
+			return fmt.Errorf("%d timers", n)
+		}
+		return nil
+	}, "the retry")
+	d.Stop()
+	p.Stop()
+
+	s.PutBack(backup)
+	file := filepath.Join(t.TempDir(), "fired.jsonl")
+	s.Says(0, "reconcile --dry-run --list "+file, "2 timers to end", "1 webhook to set again")
+	if out := s.Says(0, "reconcile --yes --list "+file, "2 timers ended", "1 webhook set again"); strings.Contains(out,
+		"doubtful") {
+		t.Error(out)
+	}
+	if out := s.Says(0, "reconcile --yes", "0 timers ended"); strings.Contains(out, "webhook") ||
+		strings.Contains(out, "doubtful") {
+		t.Errorf("set again twice, or doubtful:\n%s", out)
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Count(string(text), "\n") != 1 || !strings.Contains(string(text), `"key":"`+other+`"`) {
+		t.Errorf("the other keys:\n%s", text)
+	}
+
+	p = s.Start("TIMERD_RETRY=*=1h")
+	s.Says(0, "resume *")
+	all := s.Events(c, 3)
+	if e := all[2]; e.Key.String() != hook || e.Attempt != 2 || e.Origin != all[0].ID && e.Origin != all[1].ID {
+		t.Errorf("the retry is %+v", e)
+	}
+	s.Says(0, "reconcile --dry-run --refire "+file, "1 event to fire again")
+	s.Says(0, "reconcile --yes --refire "+file, "1 event fired again")
+	all = s.Events(c, 4)
+	if e := all[3]; e.Key.String() != other || e.ID == all[0].ID || e.ID == all[1].ID {
+		t.Errorf("fired again: %+v", e)
+	}
+	s.Says(0, "reconcile --yes --refire "+file, "0 events fired again", "1 fired again before")
+	p.Stop()
 }
