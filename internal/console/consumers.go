@@ -20,7 +20,7 @@ type Consumers struct {
 	Consumers   []ConsumerView    `json:"consumers"`             // most waiting events first
 	NoConsumers string            `json:"noconsumers,omitempty"` // why they cannot be shown now
 	LeftOut     int               `json:"leftout"`               // consumers beyond a page's limit
-	Unnamed     []status.Failures `json:"unnamed"`               // failed attempts of consumers that do not name themselves
+	Unnamed     []status.Failures `json:"unnamed"`               // failures of consumers that do not name themselves
 	Letters     []LettersView     `json:"letters"`               // dead letters by namespace, most first
 	NoLetters   string            `json:"noletters,omitempty"`   // why they cannot be shown now
 	Newest      int               `json:"newest"`                // letters whose errors were read, the newest ones

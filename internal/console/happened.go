@@ -16,6 +16,10 @@ const (
 	// happenedShown limits the operators' actions on the system's page, and happenedWithin the time to read them.
 	happenedShown  = 50
 	happenedWithin = 2 * time.Second
+	// happenedFirst is the number of these that the page shows before it is asked for the others, as guardedRows.
+	happenedFirst = 4
+	// guardBytes limits the bytes of an encoded guard.
+	guardBytes = 3 * keys.MaxKeyBytes
 )
 
 // EntryView is an entry of the history: a timer's end without an event, or an operator's action.
@@ -26,9 +30,16 @@ type EntryView struct {
 	Via   string    `json:"via,omitempty"` // of an action: command line or console
 	What  string    `json:"what"`
 	Count int64     `json:"count,omitempty"` // timers, letters, events or losses changed
+	Key   string    `json:"key,omitempty"`   // of its only timer
+	Ref   string    `json:"ref,omitempty"`
 	Seq   uint64    `json:"seq"`
 	Fault string    `json:"fault,omitempty"` // why it is no entry
 
+	// The guard that ended the timer: the key that was there, or the one that was not.
+	GuardUnless string `json:"guardunless,omitempty"`
+	GuardIf     string `json:"guardif,omitempty"`
+
+	Name  keyText `json:"-"`
 	entry event.Entry
 }
 
@@ -36,8 +47,14 @@ func newEntryView(r history.Record) EntryView {
 	e := r.Entry
 	v := EntryView{At: r.Stored.UTC(), Kind: clip(string(e.Kind), 50), By: clip(e.By, 300), Via: clip(e.Via, 50),
 		Count: e.Count, Seq: r.Seq, Fault: r.Fault, entry: e}
-	if r.Fault == "" {
-		v.What = clip(history.Words(e), 3000)
+	if r.Fault != "" {
+		return v
+	}
+	v.What = clip(history.Words(e), 3000)
+	v.GuardUnless, v.GuardIf = clip(e.GuardUnless, guardBytes), clip(e.GuardIf, guardBytes)
+	if all := e.Keys(); len(all) == 1 {
+		name := all[0].String()
+		v.Key, v.Ref, v.Name = keys.EncodeText(name), encodeRef(name), newKeyText(all[0])
 	}
 	return v
 }
@@ -47,14 +64,6 @@ func (v EntryView) IsEnd() bool { return v.entry.IsEnd() }
 
 // isOf reports whether an action names this timer alone.
 func (v EntryView) isOf(key string) bool { return slices.Equal(v.entry.Subjects, []string{key}) }
-
-// Ref returns the address of the page of an action's only timer; empty if it has another number of them.
-func (v EntryView) Ref() string {
-	if all := v.entry.Keys(); len(all) == 1 {
-		return encodeRef(all[0].String())
-	}
-	return ""
-}
 
 // happened has the last actions of operators.
 type happened struct {

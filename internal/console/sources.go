@@ -19,5 +19,6 @@ type Sources struct {
 	Tail     *history.Tail
 	Pulse    func() history.LiveStats
 	Policies policy.Rules[policy.Retry]
-	Late     policy.Rules[policy.Limit] // of timers without a limit of their own
+	Late     policy.Rules[policy.Limit]     // of timers without a limit of their own
+	Guards   policy.Rules[policy.GuardRule] // of timers without guards of their own
 }

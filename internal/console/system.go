@@ -30,7 +30,14 @@ type System struct {
 	// Happened is the last actions of operators, the latest first.
 	Happened  []EntryView `json:"happened"`
 	NoHistory string      `json:"nohistory,omitempty"` // why they cannot be shown now
+	Guarded   Guarded     `json:"guarded"`
 }
+
+// LastHappened returns the first of the last actions.
+func (v *System) LastHappened() []EntryView { return v.Happened[:min(len(v.Happened), happenedFirst)] }
+
+// EarlierHappened returns the other ones.
+func (v *System) EarlierHappened() []EntryView { return v.Happened[len(v.LastHappened()):] }
 
 // TimerdView is a living timerd.
 type TimerdView struct {
@@ -246,7 +253,7 @@ func (pg *systemPage) system(r *http.Request) (*page, error) {
 	state := pg.state.get(ctx)
 	v := &System{At: pg.realNow(ctx), Redis: state.Redis(), NATS: state.NATS(), Timerds: []TimerdView{},
 		Gone: []status.Timerd{}, Servers: []ServerView{}, Streams: []StreamView{}, Gaps: []GapView{},
-		Happened: []EntryView{}}
+		Happened: []EntryView{}, Guarded: Guarded{Rows: []EntryView{}, First: true}}
 	if v.Redis {
 		redis := state.Report.Redis
 		v.Ahead = redis.Ahead
@@ -263,6 +270,12 @@ func (pg *systemPage) system(r *http.Request) (*page, error) {
 		}
 		last := pg.happened.get(ctx)
 		v.Happened, v.NoHistory = append(v.Happened, last.entries...), last.away
+	}
+	if v.Guarded.Away = v.NoHistory; v.NATS && v.NoHistory == "" {
+		var err error
+		if v.Guarded, err = pg.readGuarded(r); err != nil {
+			return nil, err
+		}
 	}
 	return &page{Template: "system", Title: "System", Nav: "/system", View: v}, nil
 }

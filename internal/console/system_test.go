@@ -1,12 +1,18 @@
 package console_test
 
 import (
+	"fmt"
+	"html"
+	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/timerd-io/timerd/client"
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -60,6 +66,72 @@ func TestSystemHasTheAccount(t *testing.T) {
 	w.set("shop:order:timeout:1", "")
 	has(t, w.fresh("/system"), "<dt>in</dt><dd>1 <small>set 1</small></dd>",
 		"<dt>there</dt><dd>1 <small>pending 1</small></dd>", "<dt>difference</dt><dd>0</dd>", "not compared yet")
+}
+
+// The system's page shows which timers guards have ended, and by which key: of all, of a namespace, or by a part of the
+// guard's key, page by page.
+func TestGuardedTimersAreShown(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	inOrder(t, w.page("/system"), "Stopped by guards", "None is known")
+	has(t, w.get("/api/v1/system").body, `"timers": []`)
+	for i := range 30 {
+		w.note(event.Entry{Kind: event.EntryGuarded, Subjects: []string{fmt.Sprint("shop:order:timeout:", i)},
+			GuardUnless: fmt.Sprint("shop:order:paid:", i)})
+	}
+	w.note(event.Entry{Kind: event.EntryDropped, Subjects: []string{"shop:order:timeout:late"}})
+	w.note(event.Entry{Kind: event.EntryGuarded, Subjects: []string{"pay:order:callback:%FF"}, GuardIf: "<b>live"})
+	text := w.page("/system")
+	inOrder(t, text, "Stopped by guards", `href="/timers/pay:order:callback:%FF"`,
+		"&lt;b&gt;live</bdi></span> was not there",
+		`href="/timers/shop:order:timeout:29"`, "shop:order:paid:29</bdi></span> was there", "Next page")
+	if strings.Contains(text, "timeout:late") || strings.Contains(text, "<b>") || strings.Contains(text, "timeout:10") {
+		t.Errorf("want the last ones, without dropped ones:\n%s", text)
+	}
+	next := regexp.MustCompile(`href="(/system\?place=[^"]*)#guards"`).FindStringSubmatch(text)
+	if next == nil {
+		t.Fatal("no address of the next page")
+	}
+	inOrder(t, w.page(html.UnescapeString(next[1])), "timeout:22", "timeout:15", "First page")
+	for query, want := range map[string]int{"q=pay": 1, "q=shop:order": 8, "text=paid:7": 1, "q=shop&text=live": 0} {
+		body := w.get("/api/v1/system?" + query).body
+		if n := strings.Count(body, `"kind": "guarded"`); n != want {
+			t.Errorf("%s: %d, want %d:\n%s", query, n, want, body)
+		}
+	}
+	has(t, w.get("/api/v1/system?q=pay").body, `"key": "pay:order:callback:%FF"`, `"ref": "pay:order:callback:%FF"`,
+		`"guardif": "\u003cb\u003elive"`)
+	has(t, w.page("/system?q=shop&text=live"), "None matches")
+	for _, query := range []string{"q=a:b:c:d", "place=x"} {
+		if a := w.get("/system?" + query); a.StatusCode != http.StatusBadRequest {
+			t.Errorf("%s: %s", query, a.Status)
+		}
+	}
+}
+
+// The list and the page of a timer show its guards: its own, or those of TIMERD_GUARD.
+func TestGuardsOfATimer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, func(w *world) { w.guards = "shop=unless shop:paid:%id" })
+	for id, options := range map[string][]client.SetOption{
+		"own": {client.Unless("shop:order:paid:<b>"), client.If("pay:live")}, "ruled": nil,
+	} {
+		if _, err := w.timers.Set(t.Context(), "shop:order:timeout:"+id, nil, client.After(time.Hour),
+			options...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := strings.Count(w.page("/timers"), `<span class="chip">guard</span>`); n != 1 {
+		t.Errorf("%d timers of the list have a guard of their own, want 1", n)
+	}
+	has(t, w.page("/timers/shop:order:timeout:own"), "unless shop:order:paid:&lt;b&gt; if pay:live (its own)")
+	has(t, w.page("/timers/shop:order:timeout:ruled"), "unless shop:paid:%id (TIMERD_GUARD)")
+	has(t, w.get("/api/v1/timers/shop:order:timeout:own").body, `"unless": "shop:order:paid:\u003cb\u003e"`,
+		`"if": "pay:live"`, `"guardrule": "unless shop:paid:%id"`)
+	w.set("pay:order:callback:1", "")
+	if text := w.page("/timers/pay:order:callback:1"); strings.Contains(text, "<dt>fires</dt>") {
+		t.Errorf("a guard where there is none:\n%s", text)
+	}
 }
 
 // limit gives a stream a limit in bytes, and an age.

@@ -25,6 +25,7 @@ func (pg *timerPage) timer(r *http.Request) (*page, error) {
 	v := &TimerPage{
 		At: pg.now(r.Context()), Key: keys.EncodeText(name), Ref: encodeRef(name), Name: newKeyText(key),
 		Timers: []InspectedView{}, Life: []LifeView{}, Policy: pg.policyOf(key), Late: pg.lateOf(key),
+		Guard: pg.sources.Guards.For(key).String(),
 	}
 	p := &page{Template: "timer", Title: clip(plain(name), 80), Nav: "/timers", View: v}
 	from := r.URL.Query().Get("from")

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/query"
 	"github.com/timerd-io/timerd/keys"
 )
@@ -21,7 +22,8 @@ type TimerPage struct {
 	Contested *time.Time      `json:"contested,omitempty"` // due time of another timer, run out or changed, undecided
 	Repeats   *RepeatingView  `json:"repeats"`             // null if it does not
 	Policy    PolicyView      `json:"policy"`
-	Late      string          `json:"latelimit"` // its limit on lateness, in words
+	Late      string          `json:"latelimit"`           // its limit on lateness, in words
+	Guard     string          `json:"guardrule,omitempty"` // of TIMERD_GUARD, for timers without guards of their own
 	Events    EventsView      `json:"events"`
 	Life      []LifeView      `json:"life"` // past and future in order
 
@@ -100,6 +102,17 @@ func (v *TimerPage) OwnLate() string {
 		return lateText(time.Duration(t.LateMS)*time.Millisecond, t.LateDrop) + " (its own)"
 	}
 	return v.Late
+}
+
+// Guards returns the guards of the first timer in words: its own, or those of TIMERD_GUARD. It is empty without one.
+func (v *TimerPage) Guards() string {
+	if t := v.First(); t != nil && t.IsGuarded() {
+		return policy.GuardRule{Unless: t.Unless, If: t.If}.String() + " (its own)"
+	}
+	if v.Guard == "" {
+		return ""
+	}
+	return v.Guard + " (TIMERD_GUARD)"
 }
 
 // Wider returns the search for all ids that contain this timer's id.

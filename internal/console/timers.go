@@ -94,6 +94,9 @@ func (s *shared) newTimerView(t query.Timer, most int) TimerView {
 // AttemptText returns the number of the attempt, and the most attempts.
 func (t TimerView) AttemptText() string { return attemptText(t.Attempt, t.Of) }
 
+// IsGuarded reports whether the timer has a guard of its own.
+func (t TimerView) IsGuarded() bool { return t.Unless != "" || t.If != "" }
+
 // encodeWhich encodes the identity of a timer, so that a form returns it byte for byte.
 func encodeWhich(w schedule.Which) string {
 	beside := "0"

@@ -48,7 +48,8 @@ type world struct {
 	server     *httptest.Server
 	password   string
 	pulse      func() history.LiveStats
-	sendBuffer int // of each connection, in bytes; 0: as the system does
+	guards     string // TIMERD_GUARD
+	sendBuffer int    // of each connection, in bytes; 0: as the system does
 }
 
 // newWorld returns a console. The settings may be changed before it is made.
@@ -81,6 +82,10 @@ func (w *world) start() {
 	if err != nil {
 		w.t.Fatal(err)
 	}
+	guards, err := policy.ParseGuards(w.guards)
+	if err != nil {
+		w.t.Fatal(err)
+	}
 	caller := admin.NewHolds(w.sched)
 	caller.Logger = slog.New(slog.DiscardHandler)
 	past := history.New(w.js, keys.Names{})
@@ -101,7 +106,7 @@ func (w *world) start() {
 			return from.Gather(ctx)
 		},
 		Index: w.sched, Holds: caller.List, History: past, Tail: history.NewTail(past),
-		Pulse: func() history.LiveStats { return w.pulse() }, Policies: policies,
+		Pulse: func() history.LiveStats { return w.pulse() }, Policies: policies, Guards: guards,
 	}, actions, slog.New(slog.NewTextHandler(&w.log, nil)))
 	if err != nil {
 		w.t.Fatal(err)

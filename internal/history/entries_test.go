@@ -83,6 +83,17 @@ func TestSearchFindsTheHistory(t *testing.T) {
 		}
 	}
 	r.Work = time.Minute
+	s.note(event.Entry{Kind: event.EntryDropped, Subjects: subject})
+	s.note(event.Entry{Kind: event.EntryGuarded, Subjects: subject, GuardIf: "pay:live"})
+	for why, want := range map[string]string{
+		"PAID:42": "[did not fire: shop:order:paid:42 was there]", "pay:": "[did not fire: pay:live was not there]",
+		"<b>": "[]",
+	} {
+		q := history.Query{Kind: keys.History, Entry: event.EntryGuarded, Why: why}
+		if got := words(all(t, r, q, 2)); fmt.Sprint(got) != want {
+			t.Errorf("guarded by %s: %q, want %s", why, got, want)
+		}
+	}
 	p, err := r.Search(t.Context(), history.Query{Text: "A-42"}, "", 0)
 	if got := words(p.Records); err != nil || fmt.Sprint(got) != "[fired]" {
 		t.Errorf("by text: %q, %v", got, err)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strings"
 
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/keys"
 )
 
@@ -15,10 +16,13 @@ type Query struct {
 	Namespace keys.Namespace
 	// Text is a part of the timer's id, byte for byte as in the key.
 	Text string
-	// Why is a part of the reason, the last error, the fault, or a delivery's host, in upper or lower case.
+	// Why is a part of the reason, the last error, the fault, a delivery's host, or a guard's key, in upper or lower
+	// case.
 	Why string
 	// Failed selects deliveries whose call failed: without successes, and without postponements that called nobody.
 	Failed bool
+	// Entry selects entries of the history of one kind; empty means all kinds.
+	Entry event.EntryKind
 	// Kind is keys.Fired, keys.Dead or keys.Delivery for one stream, keys.History for ends of timers without an event,
 	// or keys.Operator for actions; only Key selects some of these. Empty means all streams.
 	Kind string
@@ -133,14 +137,14 @@ func (m *matcher) match(r Record) bool {
 	default:
 		is = strings.Contains(r.Key.ID, m.Text)
 	}
-	if !is || m.Failed && !r.failed() {
+	if !is || m.Failed && !r.failed() || m.Entry != "" && m.Entry != r.Entry.Kind {
 		return false
 	}
 	if m.why == "" {
 		return true
 	}
 	for _, text := range []string{r.Event.DeadReason, r.Event.LastError, r.Delivery.Error, r.Delivery.Host,
-		r.Entry.By, r.Entry.Detail, r.Fault} {
+		r.Entry.By, r.Entry.Detail, r.Entry.GuardUnless, r.Entry.GuardIf, r.Fault} {
 		if strings.Contains(strings.ToLower(text), m.why) {
 			return true
 		}

@@ -105,6 +105,7 @@ func newConsole(c config.Config, js jetstream.JetStream, conf streams.Config, vi
 		Pulse:    p.pulse.View,
 		Policies: c.Service.Retry,
 		Late:     c.Service.Late,
+		Guards:   c.Service.Guard,
 	}, actions, log)
 	if err != nil {
 		js.Conn().Close()

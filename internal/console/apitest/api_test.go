@@ -92,6 +92,10 @@ func newWorld(t *testing.T) *world {
 			t.Fatal(err)
 		}
 	}
+	if err := streams.WriteHistory(t.Context(), js, streams.Config{}, event.Entry{Kind: event.EntryGuarded, Time: due,
+		Subjects: []string{key.String()}, GuardUnless: "shop:order:paid:42"}); err != nil {
+		t.Fatal(err)
+	}
 	past, caller := history.New(js, keys.Names{}), admin.NewHolds(sched)
 	past.Work, past.LogWait = time.Minute, time.Minute // each page is whole, also on a busy machine
 	caller.Logger = slog.New(slog.DiscardHandler)
@@ -188,7 +192,7 @@ func TestAnswersAreAsTheDocumentSays(t *testing.T) {
 	ctx := t.Context()
 	for i, payload := range []string{`{"a":1}`, "text", "\xff\x00", ""} {
 		if _, err := w.timers.Set(ctx, fmt.Sprint("shop:order:timeout:", i), []byte(payload), client.After(time.Hour),
-			client.Late(time.Minute)); err != nil {
+			client.Late(time.Minute), client.Unless("shop:order:paid:1")); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -207,7 +211,8 @@ func TestAnswersAreAsTheDocumentSays(t *testing.T) {
 		"/overview", "/timers", "/timers?q=shop:order&state=pending&due=24h&limit=2", "/timers/shop:order:timeout:42",
 		"/timers/shop:order:timeout:1",
 		"/timers/shop:stock:count:1", "/timers/" + url.PathEscape("evil:\xff:\u202e:<b>/.."), "/repeating", "/dead",
-		"/dead?text=used", "/dead/1", "/dead/2", "/holds", "/consumers", "/system", "/webhooks",
+		"/dead?text=used", "/dead/1", "/dead/2", "/holds", "/consumers", "/system", "/system?q=shop&text=paid",
+		"/webhooks",
 		"/webhooks?failed=1&text=a:443", "/webhooks/1", "/webhooks/2",
 		"/search?q=42", "/search?q=shop:order+1", "/search", "/jobs",
 	} {
@@ -215,7 +220,8 @@ func TestAnswersAreAsTheDocumentSays(t *testing.T) {
 	}
 	for path, code := range map[string]int{
 		"/timers?state=no": 400, "/timers?place=no": 400, "/timers?limit=0": 400, "/timers/nokey": 404, "/dead/99": 404,
-		"/dead?place=x": 400, "/webhooks?place=x": 400, "/webhooks/99": 404, "/dead?q=a:b:c:d": 400,
+		"/dead?place=x": 400, "/webhooks?place=x": 400,
+		"/system?place=x": 400, "/webhooks/99": 404, "/dead?q=a:b:c:d": 400,
 		"/repeating?after=x": 400, "/jobs/none": 404,
 	} {
 		w.ask(http.MethodGet, "/api/v1"+path, nil, code)

@@ -37,6 +37,7 @@ func views() []view {
 		{"holds", at("/holds"), "ticket 4711"},
 		{"", at("/consumers"), "Dead letters"},
 		{"", at("/system"), "TIMERS_DEAD"},
+		{"", at("/system?q=shop&text=paid"), "shop:order:paid:88259 was there"},
 		{"", at("/webhooks"), "merchant.example:443"},
 		{"", func(b *tab) {
 			b.open("/webhooks?failed=1")

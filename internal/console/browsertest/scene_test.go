@@ -31,6 +31,7 @@ func scene(t *testing.T) *system {
 	s.repeat()
 	s.fail()
 	s.hold("pay:refund", "provider down, ticket 4711")
+	s.remember()
 	s.setMany("pay:refund:poll", 4, time.Millisecond)
 	for range 40 {
 		s.set("shop:order:timeout:"+strconv.FormatInt(time.Now().UnixNano()%0xffffff, 16), `{"order":9172}`,
@@ -171,6 +172,26 @@ func (s *system) logged(ctx context.Context, e client.Event, status int, took in
 	}
 	_, err = s.js.Publish(ctx, e.Key.Subject(keys.DefaultPrefix, keys.Delivery), data)
 	return err
+}
+
+// remember writes as many entries of the history as the system's page shows: actions, and timers that guards ended.
+func (s *system) remember() {
+	s.t.Helper()
+	now := time.Now().Add(-time.Hour)
+	for i := range 60 {
+		id := strconv.Itoa(88200 + i)
+		for _, e := range []event.Entry{
+			{Kind: event.EntryCancel, Subjects: []string{"shop:cart:reminder:" + id}, Count: 1, By: "ops@db-1",
+				Via: event.ViaCommand},
+			{Kind: event.EntryGuarded, Subjects: []string{"shop:order:timeout:" + id},
+				GuardUnless: "shop:order:paid:" + id},
+		} {
+			e.Time = now.Add(time.Duration(i) * time.Second)
+			if err := streams.WriteHistory(s.t.Context(), s.js, streams.Config{}, e); err != nil {
+				s.t.Fatal(err)
+			}
+		}
+	}
 }
 
 // hold holds a namespace.
