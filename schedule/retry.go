@@ -64,14 +64,14 @@ func (s *Schedule) Retry(ctx context.Context, r Retry) (due Millis, ok bool, err
 	return Millis(reply), reply >= 0, nil
 }
 
-// IsRetried reports whether Retry has set the retry of r's event id before, so that it would not again.
-func (s *Schedule) IsRetried(ctx context.Context, r Retry) (bool, error) {
-	err := s.rdb.ZScore(ctx, s.Partition(r.Key.String()).Retried(), r.EventID).Err()
+// IsRetried reports whether the retry of an event id was set before, so that Retry would not set it.
+func (s *Schedule) IsRetried(ctx context.Context, key keys.Key, id string) (bool, error) {
+	err := s.rdb.ZScore(ctx, s.Partition(key.String()).Retried(), id).Err()
 	if errors.Is(err, redis.Nil) {
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("schedule: look for the retry of %q: %w", r.Key, err)
+		return false, fmt.Errorf("schedule: look for the retry of %q: %w", key, err)
 	}
 	return true, nil
 }

@@ -56,11 +56,13 @@ does one with a dead letter that was purged, and an occurrence that was moved to
 has fired there.
 
 Retries that were requested since then are lost. Those of webhooks are set again, by the log of
-deliveries, and fire at once. --list writes the last event of every other key that has fired since
-then to a FILE, a JSON object a line. Remove the lines whose consumers were content; --refire FILE
-then fires the others again, under new ids, and does nothing else.
+deliveries, and fire at once: run timerd deliver again only after this command. --list writes the
+last event of every key without such a delivery that has fired since then to a FILE, a JSON object a
+line. Remove the finished ones; --refire FILE then fires the others again, under new ids, and does
+nothing else.
 
-The exit code is 1 if TIMERS does not reach back far enough; the error says from when on it does.`,
+The exit code is 1 if TIMERS does not reach back far enough; the error says from when on it does. It
+is 1, too, if retries of webhooks cannot be read, or not be set again.`,
 		Example: `  timerd reconcile --dry-run
   timerd reconcile --since 6h --list fired.jsonl --yes
   timerd reconcile --refire fired.jsonl`,
@@ -118,7 +120,7 @@ func reconcile(cmd *cobra.Command, r *admin.Reconciliation, journal *journal, fl
 	}
 	if flags.dryRun || !flags.yes {
 		found, err := runReconcile(cmd, r, true)
-		if err != nil || flags.dryRun || found.Ended+found.Retries == 0 {
+		if err != nil || flags.dryRun || found.Ended+found.Retries == 0 && found.NoDeliveries == nil {
 			if err == nil && flags.list != "" {
 				err = writeFired(flags.list, found.Fired)
 			}
@@ -134,11 +136,15 @@ func reconcile(cmd *cobra.Command, r *admin.Reconciliation, journal *journal, fl
 	if err == nil && flags.list != "" {
 		err = writeFired(flags.list, done.Fired)
 	}
-	if done.Ended > 0 {
-		journal.Note(ctx, event.Entry{Kind: event.EntryReconcile, Count: done.Ended,
+	if done.Ended+done.Retries > 0 {
+		journal.Note(ctx, event.Entry{Kind: event.EntryReconcile, Count: done.Ended + done.Retries,
 			Detail: "since " + r.Since.UTC().Format(time.RFC3339)})
 	}
-	return errors.Join(err, printReconciled(cmd.OutOrStdout(), r, done, "ended", "set again"))
+	err = errors.Join(err, printReconciled(cmd.OutOrStdout(), r, done, "ended", "set again"))
+	if err == nil && len(done.Unset) > 0 {
+		return exitCode(exitFailed)
+	}
+	return err
 }
 
 // runReconcile runs a reconciliation, and shows its progress.
@@ -167,6 +173,9 @@ func printReconciled(w io.Writer, r *admin.Reconciliation, is admin.Reconciled, 
 	list("doubtful: fired since then at another due time, and has a timer", is.Doubtful)
 	list("with a webhook delivery that cannot be set again: set them yourself", is.Unset)
 	_, err := io.WriteString(w, text.String())
+	if is.NoDeliveries != nil {
+		err = errors.Join(err, fmt.Errorf("no retries of webhooks were looked for: %w", is.NoDeliveries))
+	}
 	return err
 }
 

@@ -56,6 +56,8 @@ type Reconciled struct {
 	// Retries is the number of webhook deliveries that were set again; Unset are the keys of deliveries that cannot be.
 	Retries int64
 	Unset   []keys.Key
+	// NoDeliveries is the reason why the log of deliveries cannot be read, so that no retry was looked for.
+	NoDeliveries error
 	// Fired are the last events of keys without webhooks. Retries that their consumers asked for may be lost.
 	Fired []FiredEvent
 }
@@ -170,7 +172,11 @@ func (r *Reconciliation) Run(ctx context.Context, dry bool, progress func(read i
 		all.Doubtful, err = e.stillDoubtful(ctx)
 	}
 	if err == nil {
-		err = r.setRetries(ctx, dry, &all)
+		more := int64(0)
+		err = r.setRetries(ctx, dry, func() {
+			more++
+			progress(all.Events + all.Letters + more)
+		}, &all)
 	}
 	return all, err
 }

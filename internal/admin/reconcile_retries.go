@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/history"
@@ -21,65 +23,94 @@ type FiredEvent struct {
 	Seq uint64 `json:"seq"` // its number in the stream
 }
 
-// unfinished is a webhook delivery whose last record says that it is tried again.
+// unfinished is a webhook delivery whose record says that it is tried again.
 type unfinished struct {
-	last   event.Delivery
-	key    keys.Key
-	seq    uint64 // of its event; 0 until it is found
-	others bool   // its timer has other events, which are later ones if the delivery's own is older than Since
+	key       keys.Key
+	id        string // of its event
+	postponed bool
+	at        time.Time // of the record
+	seq       uint64    // of its event; 0 until it is found
+	others    bool      // its timer has other events before its own, or while that is not found
 }
 
 // retries sets the lost retries of webhooks again, and lists the other keys that have fired.
 type retries struct {
 	*Reconciliation
-	reader *history.Reader
-	dry    bool
+	reader   *history.Reader
+	progress func()
+	dry      bool
 
-	deliveries map[string]*unfinished // by the ids of their timers' first events
+	since time.Time // of records
+	from  time.Time // of events: the due time of the first unfinished one, or Since
+	// deliveries are by the ids of their timers' first events, and then by those of their own.
+	deliveries map[string]map[string]*unfinished
 	// called are the keys with a record of a delivery, and fired the last events of all other keys; nil if no list of
 	// these is wanted.
 	called map[keys.Key]bool
 	fired  map[keys.Key]FiredEvent
 }
 
-// setRetries sets again the webhook deliveries whose last record since Since says that they are tried again, if their
-// timer has no later event: Redis may have lost the retry. They fire at once, with the attempt of the lost retry. A
-// retry that Redis has is not set twice.
-func (r *Reconciliation) setRetries(ctx context.Context, dry bool, out *Reconciled) (err error) {
-	rs := retries{Reconciliation: r, reader: history.New(r.JetStream, r.Streams.Names), dry: dry,
-		deliveries: map[string]*unfinished{}, called: map[keys.Key]bool{}}
+// rememberedFor is the time for which a schedule surely knows of the retries that were set.
+const rememberedFor = 23 * time.Hour
+
+// setRetries sets again the webhook deliveries with a record since Since that says that they are tried again, if their
+// timer has no later event and no dead letter: Redis may have lost the retry. They fire at once, with the attempt of
+// the lost retry. A retry that Redis has, or had within a day, is not set again; nor is one of a record so old that
+// Redis may have forgotten it.
+func (r *Reconciliation) setRetries(ctx context.Context, dry bool, progress func(), out *Reconciled) error {
+	rs := retries{Reconciliation: r, reader: history.New(r.JetStream, r.Streams.Names), progress: progress, dry: dry,
+		since: r.Since, from: r.Since, deliveries: map[string]map[string]*unfinished{}, called: map[keys.Key]bool{}}
 	if r.List {
 		rs.fired = map[keys.Key]FiredEvent{}
 	}
-	if err := rs.readDeliveries(ctx); err != nil {
+	last, _, err := r.Schedule.LastHeartbeat(ctx)
+	if err != nil {
 		return err
 	}
-	if len(rs.deliveries) > 0 || r.List {
-		if err := rs.readEvents(ctx); err != nil {
+	if oldest := last.Add(-rememberedFor); !last.IsZero() && oldest.After(rs.since) {
+		rs.since = oldest
+	}
+	if err := rs.readDeliveries(ctx); err != nil {
+		if ctx.Err() != nil {
 			return err
+		}
+		out.NoDeliveries = err
+	}
+	if len(rs.deliveries) > 0 || r.List {
+		for _, kind := range []string{keys.Fired, keys.Dead} {
+			if err := rs.readEvents(ctx, kind); err != nil {
+				return err
+			}
 		}
 	}
 	out.Fired = slices.SortedFunc(maps.Values(rs.fired), func(a, b FiredEvent) int { return cmp.Compare(a.Seq, b.Seq) })
-	var known map[keys.Key]bool
-	out.Retries, known, out.Unset, err = rs.set(ctx)
-	out.Doubtful = slices.DeleteFunc(out.Doubtful, func(key keys.Key) bool { return known[key] })
+	out.Retries, out.Unset, err = rs.set(ctx)
 	return err
 }
 
-// readDeliveries finds the deliveries to be tried again.
+// readDeliveries finds the deliveries to be tried again. Each group of timerd deliver has records of its own: one that
+// asked for a retry is as good as all.
 func (rs *retries) readDeliveries(ctx context.Context) error {
-	err := rs.reader.EachSince(ctx, keys.Delivery, rs.Since, func(r history.Record) bool {
+	err := rs.reader.EachSince(ctx, keys.Delivery, rs.since, func(r history.Record) bool {
+		rs.progress()
 		if r.Fault != "" {
 			return true
 		}
 		if rs.fired != nil {
 			rs.called[r.Key] = true
 		}
-		switch r.Delivery.Result {
-		case event.ResultRetry, event.ResultPostponed:
-			rs.deliveries[r.Delivery.Origin] = &unfinished{last: r.Delivery, key: r.Key}
-		case event.ResultDelivered, event.ResultDead:
-			delete(rs.deliveries, r.Delivery.Origin)
+		d := r.Delivery
+		if d.Result != event.ResultRetry && d.Result != event.ResultPostponed {
+			return true
+		}
+		of := rs.deliveries[d.Origin]
+		if of == nil {
+			of = map[string]*unfinished{}
+			rs.deliveries[d.Origin] = of
+		}
+		of[d.ID] = &unfinished{key: r.Key, id: d.ID, postponed: d.Result == event.ResultPostponed, at: d.Time}
+		if _, due, _, ok := keys.ParseEventID(d.ID); ok && time.UnixMilli(due).Before(rs.from) {
+			rs.from = time.UnixMilli(due)
 		}
 		return true
 	})
@@ -89,77 +120,105 @@ func (rs *retries) readDeliveries(ctx context.Context) error {
 	return err
 }
 
-// readEvents finds the events of the deliveries, and drops deliveries whose timers have later ones. It collects the
-// last events of other keys.
-func (rs *retries) readEvents(ctx context.Context) error {
-	waiting := map[keys.Key]int{}
-	for _, d := range rs.deliveries {
-		waiting[d.key]++
+// readEvents finds the events of the deliveries, and drops deliveries whose timers have later ones, or have dead
+// letters. It collects the last events of other keys.
+func (rs *retries) readEvents(ctx context.Context, kind string) error {
+	waiting := map[keys.Key]bool{}
+	for _, of := range rs.deliveries {
+		for _, d := range of {
+			waiting[d.key] = true
+		}
+	}
+	since := rs.from
+	if kind == keys.Dead {
+		since = rs.since
 	}
 	for from, more := uint64(0), true; more; more = from > 0 {
 		var found []history.Identity
 		var err error
-		if found, from, err = rs.reader.Identities(ctx, keys.Fired, rs.Since, from, reconcileIDs); err != nil {
+		if found, from, err = rs.reader.Identities(ctx, kind, since, from, reconcileIDs); err != nil {
 			return err
 		}
 		for _, id := range found {
-			if rs.fired != nil && !rs.called[id.Key] {
+			rs.progress()
+			if kind == keys.Fired && rs.fired != nil && !rs.called[id.Key] {
 				key := id.Key.String()
 				rs.fired[id.Key] = FiredEvent{keys.EncodeText(key), keys.EventID(key, id.Due, id.Attempt), id.Seq}
 			}
-			if waiting[id.Key] == 0 {
+			if !waiting[id.Key] {
 				continue
 			}
-			m, there, err := rs.reader.Get(ctx, keys.Fired, id.Seq)
+			m, there, err := rs.reader.Get(ctx, kind, id.Seq)
 			if err != nil {
 				return err
 			}
-			d := rs.deliveries[m.Event.FirstID()]
-			switch {
-			case !there || m.Fault != "" || d == nil:
-			case m.Event.ID == d.last.ID:
-				d.seq = id.Seq
-			case d.seq > 0:
-				delete(rs.deliveries, d.last.Origin)
-				waiting[id.Key]--
-			default:
-				d.others = true
+			if there && m.Fault == "" {
+				rs.note(kind, m)
 			}
 		}
 	}
-	maps.DeleteFunc(rs.deliveries, func(_ string, d *unfinished) bool { return d.seq == 0 && d.others })
+	if kind == keys.Fired {
+		for origin, of := range rs.deliveries {
+			// Without its own event, the others are later ones.
+			maps.DeleteFunc(of, func(_ string, d *unfinished) bool { return d.seq == 0 && d.others })
+			if len(of) == 0 {
+				delete(rs.deliveries, origin)
+			}
+		}
+	}
 	return nil
 }
 
-// set sets the deliveries again, in the order of their events. known are the keys whose retry is set, now or before.
-func (rs *retries) set(ctx context.Context) (set int64, known map[keys.Key]bool, failed []keys.Key, err error) {
-	known = map[keys.Key]bool{}
+// note notes an event, or a dead letter, of a timer with unfinished deliveries.
+func (rs *retries) note(kind string, m history.Record) {
+	of := rs.deliveries[m.Event.FirstID()]
+	for id, d := range of {
+		switch {
+		case d.key != m.Key:
+		case kind == keys.Dead:
+			if m.Stored.After(d.at.Add(-clocksApart)) {
+				delete(of, id)
+			}
+		case m.Event.ID == id:
+			d.seq = m.Seq
+		case d.seq > 0:
+			delete(of, id)
+		default:
+			d.others = true
+		}
+	}
+}
+
+// set sets the deliveries again, in the order of their events. unset are the keys of deliveries that cannot be.
+func (rs *retries) set(ctx context.Context) (set int64, unset []keys.Key, err error) {
 	now, err := rs.Schedule.Clock(ctx)
 	if err != nil {
-		return 0, known, nil, err
+		return 0, nil, err
 	}
-	all := slices.SortedFunc(maps.Values(rs.deliveries), func(a, b *unfinished) int {
-		return cmp.Compare(a.seq, b.seq)
+	var all []*unfinished
+	for _, of := range rs.deliveries {
+		all = slices.AppendSeq(all, maps.Values(of))
+	}
+	slices.SortFunc(all, func(a, b *unfinished) int {
+		return cmp.Or(cmp.Compare(a.seq, b.seq), cmp.Compare(a.id, b.id))
 	})
 	for _, d := range all {
 		if ctx.Err() != nil {
-			return set, known, failed, context.Cause(ctx)
+			return set, unset, context.Cause(ctx)
 		}
+		rs.progress()
 		fresh, err := rs.setOne(ctx, d, schedule.MillisOf(now))
 		switch {
 		case errors.Is(err, errNoEvent), errors.Is(err, schedule.ErrTooManyRetries),
 			errors.Is(err, schedule.ErrGuardSlot):
-			failed = append(failed, d.key)
+			unset = append(unset, d.key)
 		case err != nil:
-			return set, known, failed, err
+			return set, unset, fmt.Errorf("set the retry of %s again: %w", keys.EncodeText(d.key.String()), err)
 		case fresh:
 			set++
-			fallthrough
-		default:
-			known[d.key] = true
 		}
 	}
-	return set, known, failed, nil
+	return set, unset, nil
 }
 
 // errNoEvent means that the stream has no event that can be set again.
@@ -167,6 +226,9 @@ var errNoEvent = errors.New("no event to set again")
 
 // setOne sets one delivery again, and reports whether it was not set before.
 func (rs *retries) setOne(ctx context.Context, d *unfinished, now schedule.Millis) (fresh bool, err error) {
+	if was, err := rs.Schedule.IsRetried(ctx, d.key, d.id); was || err != nil { // an id that timerd made
+		return false, err
+	}
 	if d.seq == 0 {
 		return false, errNoEvent
 	}
@@ -177,10 +239,10 @@ func (rs *retries) setOne(ctx context.Context, d *unfinished, now schedule.Milli
 	if !there || NoResend(m) != nil || len(m.Event.Data) > rs.Schedule.MaxPayload() {
 		return false, errNoEvent
 	}
-	again := retry.Again(m.Event, now, d.last.Result == event.ResultPostponed)
+	again := retry.Again(m.Event, now, d.postponed)
 	if rs.dry {
-		is, err := rs.Schedule.IsRetried(ctx, again)
-		return !is, err
+		was, err := rs.Schedule.IsRetried(ctx, d.key, again.EventID)
+		return !was, err
 	}
 	// Without ctx's end, so that the result of a started retry is known.
 	_, fresh, err = rs.Schedule.Retry(context.WithoutCancel(ctx), again)
