@@ -47,7 +47,8 @@ func (s *Holds) Resume(ctx context.Context, n keys.Namespace, how schedule.Resum
 			return heldAnew(h, releaser.sum)
 		}
 		progress, err := releaser.advance(ctx, list)
-		if err == nil && !releaser.taken && time.Since(releaser.had) > aloneAfter {
+		if err == nil && !releaser.taken && h.Resume.Kind != schedule.ResumeRate && // whose times the owner has drawn
+			time.Since(releaser.had) > aloneAfter {
 			progress, _, err = releaser.carryOut(ctx, list, *h)
 			progress.Released = releaser.sum
 		}
