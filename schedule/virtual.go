@@ -124,16 +124,16 @@ const (
 // server's events come in order, so it sets a key of its own and waits for its timer.
 func (s *Schedule) AwaitKeys(ctx context.Context) (err error) {
 	probe := probePrefix + rand.Text()
-	if err := s.rdb.Set(ctx, probe, "", time.Hour).Err(); err != nil {
-		return fmt.Errorf("schedule: set a key: %w", err)
-	}
-	defer func() { // also when ctx has ended: without its key, a late event makes no timer
+	defer func() { // also after an error: without its key, a late event makes no timer
 		within, cancel := context.WithTimeout(context.WithoutCancel(ctx), probeRemoval)
 		defer cancel()
 		if wrong := s.rdb.FCall(within, "timer_cancel", []string{probe}).Err(); wrong != nil && err == nil {
 			err = fmt.Errorf("schedule: cancel a timer: %w", wrong)
 		}
 	}()
+	if err := s.rdb.Set(ctx, probe, "", time.Hour).Err(); err != nil {
+		return fmt.Errorf("schedule: set a key: %w", err)
+	}
 	for {
 		err := s.rdb.ZScore(ctx, keys.Single.Due(), probe).Err()
 		if err == nil {

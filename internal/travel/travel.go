@@ -23,8 +23,9 @@ const DefaultWait = 10 * time.Second
 const (
 	firstPause   = 200 * time.Microsecond
 	longestPause = 2 * time.Millisecond
-	// keysWithin bounds one wait for keys to be taken in.
-	keysWithin = 200 * time.Millisecond
+	// keysWithin bounds one wait for keys to be taken in: this part of Clock.Wait, and at least leastKeysWithin.
+	keysWithin      = 5
+	leastKeysWithin = 200 * time.Millisecond
 	// mostNamed limits the names of open timers in an error.
 	mostNamed = 10
 )
@@ -140,7 +141,7 @@ func (c *Clock) look(ctx context.Context, at schedule.Millis) (s schedule.Virtua
 			return s, open, err
 		}
 	}
-	within, cancel := context.WithTimeout(ctx, keysWithin)
+	within, cancel := context.WithTimeout(ctx, max(c.Wait/keysWithin, leastKeysWithin))
 	err = c.Schedule.AwaitKeys(within)
 	cancel()
 	if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
