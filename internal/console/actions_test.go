@@ -158,21 +158,17 @@ func TestListsWhileASlotMoves(t *testing.T) {
 	lists := []string{"/timers", "/timers?q=shop", "/search?q=shop:order", "/repeating", "/api/v1/timers",
 		"/api/v1/search?q=shop:order", "/api/v1/repeating"}
 	said := (&query.MovingError{Slots: 1}).Error()
-	// A busy machine may not answer within the time of a page, which says so.
-	shows := func(path string, shown func(text string) bool) {
-		testenv.Eventually(t, time.Minute, func() bool { return shown(w.get(path).body) }, path)
-	}
 	for _, path := range lists {
-		shows(path, func(text string) bool { return !strings.Contains(text, said) && strings.Contains(text, "gone") })
+		w.until(path, func(text string) bool { return !strings.Contains(text, said) && strings.Contains(text, "gone") })
 	}
 	slot := keys.PartitionOf(gone).Slot()
 	cluster.OpenSlot(slot, cluster.Master(slot), cluster.Master((slot+keys.Slots/3)%keys.Slots))
 	for _, path := range lists {
-		shows(path, func(text string) bool {
+		w.until(path, func(text string) bool {
 			return strings.Contains(text, said) && strings.Contains(text, "there") && !strings.Contains(text, "gone")
 		})
 	}
-	shows("/timers?q=pay", func(text string) bool {
+	w.until("/timers?q=pay", func(text string) bool {
 		return strings.Contains(text, said) && strings.Contains(text, "None found")
 	})
 }

@@ -36,7 +36,7 @@ func (s *shared) readGuarded(r *http.Request) (g Guarded, err error) {
 	if err != nil {
 		return g, err
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), happenedWithin)
+	ctx, cancel := context.WithTimeout(r.Context(), 2*s.sources.History.Work)
 	defer cancel()
 	found, err := s.sources.History.Search(ctx, history.Query{Kind: keys.History, Entry: event.EntryGuarded,
 		Namespace: n, Why: g.Text}, place, guardedRows)

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -191,6 +192,26 @@ func (w *world) page(path string) string {
 		w.t.Fatalf("GET %s: %s\n%s", path, a.Status, a.body)
 	}
 	return a.body
+}
+
+// until gets a page until it is as wanted: a busy machine may not have its contents within the time of a page, which
+// says so then.
+func (w *world) until(path string, is func(text string) bool) {
+	w.t.Helper()
+	testenv.Eventually(w.t, time.Minute, func() error {
+		if a := w.get(path); !is(a.body) {
+			return fmt.Errorf("%s\n%s", a.Status, a.body)
+		}
+		return nil
+	}, path)
+}
+
+// shows gets a page until it has some texts.
+func (w *world) shows(path string, texts ...string) {
+	w.t.Helper()
+	w.until(path, func(page string) bool {
+		return !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(page, text) })
+	})
 }
 
 // fresh gets a page that has to be there, once what the pages share is read again.

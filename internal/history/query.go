@@ -137,7 +137,7 @@ func (m *matcher) match(r Record) bool {
 	default:
 		is = strings.Contains(r.Key.ID, m.Text)
 	}
-	if !is || m.Failed && !r.failed() || m.Entry != "" && m.Entry != r.Entry.Kind {
+	if !is || m.Failed && !r.failed() || m.Entry != "" && (r.Fault != "" || m.Entry != r.Entry.Kind) {
 		return false
 	}
 	if m.why == "" {
