@@ -121,10 +121,7 @@ func reconcile(cmd *cobra.Command, r *admin.Reconciliation, journal *journal, fl
 	if flags.dryRun || !flags.yes {
 		found, err := runReconcile(cmd, r, true)
 		if err != nil || flags.dryRun || found.Ended+found.Retries == 0 && found.NoDeliveries == nil {
-			if err == nil && flags.list != "" {
-				err = writeFired(flags.list, found.Fired)
-			}
-			return errors.Join(err, printReconciled(cmd.OutOrStdout(), r, found, "to end", "to set again"))
+			return endReconcile(cmd, r, found, flags, err, "to end", "to set again")
 		}
 		if err := confirm(cmd, fmt.Sprintf("%s to end, which have fired since %s, and %s to set again. Go on?",
 			counted(found.Ended, "timer"), r.Since.UTC().Format(time.RFC3339),
@@ -133,15 +130,21 @@ func reconcile(cmd *cobra.Command, r *admin.Reconciliation, journal *journal, fl
 		}
 	}
 	done, err := runReconcile(cmd, r, false) // beside an error, some are ended
-	if err == nil && flags.list != "" {
-		err = writeFired(flags.list, done.Fired)
-	}
 	if done.Ended+done.Retries > 0 {
 		journal.Note(ctx, event.Entry{Kind: event.EntryReconcile, Count: done.Ended + done.Retries,
 			Detail: "since " + r.Since.UTC().Format(time.RFC3339)})
 	}
-	err = errors.Join(err, printReconciled(cmd.OutOrStdout(), r, done, "ended", "set again"))
-	if err == nil && len(done.Unset) > 0 {
+	return endReconcile(cmd, r, done, flags, err, "ended", "set again")
+}
+
+// endReconcile writes the list and prints the outcome. err is the error of the reconciliation.
+func endReconcile(cmd *cobra.Command, r *admin.Reconciliation, is admin.Reconciled, flags reconcileFlags, err error,
+	ended, set string) error {
+	if err == nil && flags.list != "" && is.NoDeliveries == nil {
+		err = writeFired(flags.list, is.Fired)
+	}
+	err = errors.Join(err, printReconciled(cmd.OutOrStdout(), r, is, ended, set))
+	if err == nil && len(is.Unset) > 0 {
 		return exitCode(exitFailed)
 	}
 	return err
@@ -174,7 +177,8 @@ func printReconciled(w io.Writer, r *admin.Reconciliation, is admin.Reconciled, 
 	list("with a webhook delivery that cannot be set again: set them yourself", is.Unset)
 	_, err := io.WriteString(w, text.String())
 	if is.NoDeliveries != nil {
-		err = errors.Join(err, fmt.Errorf("no retries of webhooks were looked for: %w", is.NoDeliveries))
+		err = errors.Join(err, fmt.Errorf("no retries of webhooks were looked for, and no list was written: %w",
+			is.NoDeliveries))
 	}
 	return err
 }

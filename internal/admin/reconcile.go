@@ -56,7 +56,8 @@ type Reconciled struct {
 	// Retries is the number of webhook deliveries that were set again; Unset are the keys of deliveries that cannot be.
 	Retries int64
 	Unset   []keys.Key
-	// NoDeliveries is the reason why the log of deliveries cannot be read, so that no retry was looked for.
+	// NoDeliveries is the reason why the log of deliveries cannot be read: no retry was looked for, and Fired is
+	// empty, as it is unknown which keys have webhooks.
 	NoDeliveries error
 	// Fired are the last events of keys without webhooks. Retries that their consumers asked for may be lost.
 	Fired []FiredEvent

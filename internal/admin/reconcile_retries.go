@@ -75,6 +75,7 @@ func (r *Reconciliation) setRetries(ctx context.Context, dry bool, progress func
 			return err
 		}
 		out.NoDeliveries = err
+		return nil
 	}
 	if len(rs.deliveries) > 0 || r.List {
 		for _, kind := range []string{keys.Fired, keys.Dead} {
