@@ -23,9 +23,9 @@ const DefaultWait = 10 * time.Second
 const (
 	firstPause   = 200 * time.Microsecond
 	longestPause = 2 * time.Millisecond
-	// keysWithin bounds one wait for keys to be taken in: this part of Clock.Wait, and at least leastKeysWithin.
-	keysWithin      = 5
-	leastKeysWithin = 200 * time.Millisecond
+	// One wait for keys to be taken in is limited to Clock.Wait / keysShare, or to leastKeysWait if that is longer.
+	keysShare     = 5
+	leastKeysWait = 200 * time.Millisecond
 	// mostNamed limits the names of open timers in an error.
 	mostNamed = 10
 )
@@ -141,7 +141,7 @@ func (c *Clock) look(ctx context.Context, at schedule.Millis) (s schedule.Virtua
 			return s, open, err
 		}
 	}
-	within, cancel := context.WithTimeout(ctx, max(c.Wait/keysWithin, leastKeysWithin))
+	within, cancel := context.WithTimeout(ctx, max(c.Wait/keysShare, leastKeysWait))
 	err = c.Schedule.AwaitKeys(within)
 	cancel()
 	if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
