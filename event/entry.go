@@ -36,6 +36,12 @@ const (
 	EntryReconcile   EntryKind = "reconcile"   // of a restored Redis
 )
 
+// The kinds of incidents that a timerd notices.
+const (
+	EntryClock EntryKind = "clock" // the clock of a Redis server was stepped
+	EntryGone  EntryKind = "gone"  // a timerd fell silent without ending in order
+)
+
 const (
 	// MaxEntrySubjects limits the subjects of an entry.
 	MaxEntrySubjects = 100
@@ -43,7 +49,7 @@ const (
 	maxEntryBytes = 32 << 10
 )
 
-// Entry is a message of the history: a timer that ended without an event, or an operator's action.
+// Entry is a message of the history: a timer that ended without an event, an operator's action, or an incident.
 type Entry struct {
 	Kind EntryKind `json:"kind"`
 	Time time.Time `json:"time"`
@@ -59,9 +65,9 @@ type Entry struct {
 	GuardUnless string `json:"guardunless,omitempty"`
 	GuardIf     string `json:"guardif,omitempty"`
 
-	// Of an action.
-	By        string `json:"by,omitempty"`        // user@host, of the console user@address
-	Via       string `json:"via,omitempty"`       // ViaCommand or ViaConsole
+	// Of an action or an incident.
+	By        string `json:"by,omitempty"`        // user@host, of the console user@address, or the timerd's id
+	Via       string `json:"via,omitempty"`       // ViaCommand, ViaConsole or ViaTimerd
 	Namespace string `json:"namespace,omitempty"` // of the timers or letters, if they were not chosen one by one
 	Count     int64  `json:"count,omitempty"`     // timers, letters, events or losses changed
 	// Detail has the parameters in words; for people.
@@ -72,6 +78,7 @@ type Entry struct {
 const (
 	ViaCommand = "command line"
 	ViaConsole = "console"
+	ViaTimerd  = "timerd"
 )
 
 // ParseEntry reads a message of the history. Time and Due are in UTC.
@@ -101,7 +108,7 @@ func ParseEntry(data []byte) (Entry, error) {
 	return e, nil
 }
 
-// IsEnd reports whether the entry is a timer's end, and not an action.
+// IsEnd reports whether the entry is a timer's end, and not an action or an incident.
 func (e Entry) IsEnd() bool { return e.Kind == EntryGuarded || e.Kind == EntryDropped }
 
 // Keys returns the timers' keys, up to the first subject that is none; [ParseEntry] allows no such subject.

@@ -49,8 +49,8 @@ func (n Names) DeadStream() string { return n.FiredStream() + "_DEAD" }
 // DeliveryStream returns the name of the stream of results of calls of HTTP endpoints: <stream>_DELIVERY.
 func (n Names) DeliveryStream() string { return n.FiredStream() + "_DELIVERY" }
 
-// HistoryStream returns the name of the stream of timers' ends without an event, and of operators' actions:
-// <stream>_HISTORY.
+// HistoryStream returns the name of the stream of timers' ends without an event, of operators' actions, and of
+// incidents: <stream>_HISTORY.
 func (n Names) HistoryStream() string { return n.FiredStream() + "_HISTORY" }
 
 // StateStream returns the name of the stream of an installation's own data: <stream>_STATE.
@@ -62,7 +62,7 @@ func (n Names) Subject(k Key, kind string) string { return k.Subject(n.SubjectPr
 // SubjectAll returns the wildcard subject of every event of the given kind.
 func (n Names) SubjectAll(kind string) string { return SubjectAll(n.SubjectPrefix(), kind) }
 
-// OperatorSubject returns the subject of an action of operators.
+// OperatorSubject returns the subject of an action of operators, or of an incident.
 func (n Names) OperatorSubject(action string) string {
 	return n.SubjectPrefix() + "." + Operator + "." + EncodeToken(action)
 }

@@ -14,8 +14,8 @@ const (
 	Delivery = "delivery" // results of calls of HTTP endpoints
 	// History is the ends of timers without an event.
 	History = "history"
-	// Operator is the actions of operators, in the stream of History. Its subjects belong to no timer; see
-	// [Names.OperatorSubject].
+	// Operator is the actions of operators, and incidents, in the stream of History. Its subjects belong to no timer;
+	// see [Names.OperatorSubject].
 	Operator = History + ".operator"
 	// State is an installation's own data. Its subjects belong to no timer.
 	State = "state"

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// happenedShown limits the operators' actions on the system's page, and happenedWithin the time to read them.
+	// happenedShown limits the actions and incidents on the system's page, and happenedWithin the time to read them.
 	happenedShown  = 50
 	happenedWithin = 2 * time.Second
 	// happenedFirst is the number of these that the page shows before it is asked for the others, as guardedRows.
@@ -22,12 +22,12 @@ const (
 	guardBytes = 3 * keys.MaxKeyBytes
 )
 
-// EntryView is an entry of the history: a timer's end without an event, or an operator's action.
+// EntryView is an entry of the history: a timer's end without an event, or an operator's action, or an incident.
 type EntryView struct {
 	At    time.Time `json:"at"`
 	Kind  string    `json:"kind"`
-	By    string    `json:"by,omitempty"`  // of an action: user@host, of the console user@address
-	Via   string    `json:"via,omitempty"` // of an action: command line or console
+	By    string    `json:"by,omitempty"`  // user@host, of the console user@address, or the timerd's id
+	Via   string    `json:"via,omitempty"` // command line, console or timerd; empty of a timer's end
 	What  string    `json:"what"`
 	Count int64     `json:"count,omitempty"` // timers, letters, events or losses changed
 	Key   string    `json:"key,omitempty"`   // of its only timer
@@ -65,13 +65,13 @@ func (v EntryView) IsEnd() bool { return v.entry.IsEnd() }
 // isOf reports whether an action names this timer alone.
 func (v EntryView) isOf(key string) bool { return slices.Equal(v.entry.Subjects, []string{key}) }
 
-// happened has the last actions of operators.
+// happened has the last actions of operators, and incidents.
 type happened struct {
 	entries []EntryView // newest first
 	away    string      // why they cannot be read now
 }
 
-// readHappened reads the last actions.
+// readHappened reads them.
 func (s *shared) readHappened(ctx context.Context) (h happened) {
 	ctx, cancel := context.WithTimeout(ctx, happenedWithin)
 	defer cancel()

@@ -39,6 +39,8 @@ func TestActionsAreRemembered(t *testing.T) {
 	w.act(url.Values{"do": {"resume"}, "namespace": {"held"}}, confirmed)
 	w.letter("pay:order:callback:9", "attempts used up")
 	w.act(url.Values{"do": {"purge"}, "seq": {"1"}}, nil)
+	w.note(event.Entry{Kind: event.EntryClock, By: "host-a", Via: event.ViaTimerd, Detail: "back by 5s to <b>"})
+	w.note(event.Entry{Kind: event.EntryGone, By: "host-a", Via: event.ViaTimerd, Detail: "host-<b>, last seen"})
 	w.note(event.Entry{Kind: event.EntryAudit, By: "<i>ops</i>@\u202ehost", Via: event.ViaCommand})
 	if _, err := w.js.Publish(t.Context(), "timers.history.operator.hold", []byte("<script>")); err != nil {
 		t.Fatal(err)
@@ -48,14 +50,16 @@ func TestActionsAreRemembered(t *testing.T) {
 		"had pay:order:callback:2 fire at once", "moved pay:order:callback:3, to 20",
 		"cancelled 1 timer of pay:order:callback, all timers whose keys begin with pay:order:callback:4",
 		"put held on hold, until 20", "reason: &lt;b&gt;down&lt;/b&gt;", "resumed held, shift",
-		"purged 1 dead letter, letter 1", "&lt;i&gt;ops&lt;/i&gt;@", "audited all keys", "not an entry")
+		"purged 1 dead letter, letter 1", "&lt;i&gt;ops&lt;/i&gt;@", "audited all keys", "not an entry",
+		"saw the clock of Redis stepped, back by 5s to &lt;b&gt;", "found a timerd gone, host-&lt;b&gt;, last seen")
 	for _, bad := range []string{"<i>", "<script>", "\u202e", "of nobody"} {
 		if strings.Contains(strings.ReplaceAll(text, `<script src=`, ""), bad) {
 			t.Errorf("%q in:\n%s", bad, text)
 		}
 	}
 	has(t, w.get("/api/v1/system").body, `"kind": "purge"`, `"via": "console"`, `"by": "anybody@127.0.0.1"`,
-		`"what": "resumed held, shift"`)
+		`"what": "resumed held, shift"`,
+		`"kind": "clock"`, `"kind": "gone"`, `"via": "timerd"`, `"by": "host-a"`)
 	w.nats.Stop()
 	testenv.Eventually(t, time.Minute, func() bool {
 		return strings.Contains(w.fresh("/system"), "They cannot be read now")

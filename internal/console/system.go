@@ -27,7 +27,7 @@ type System struct {
 	// Account counts the timers that have entered and left; nil if it is unknown, or has not begun.
 	Account *AccountView `json:"account"`
 	Gaps    []GapView    `json:"gaps"` // of the living timerds, the latest first
-	// Happened is the last actions of operators, the latest first.
+	// Happened is the last actions of operators, and incidents, the latest first.
 	Happened  []EntryView `json:"happened"`
 	NoHistory string      `json:"nohistory,omitempty"` // why they cannot be shown now
 	Guarded   Guarded     `json:"guarded"`

@@ -24,7 +24,7 @@ type Query struct {
 	// Entry selects entries of the history of one kind; empty means all kinds.
 	Entry event.EntryKind
 	// Kind is keys.Fired, keys.Dead or keys.Delivery for one stream, keys.History for ends of timers without an event,
-	// or keys.Operator for actions; only Key selects some of these. Empty means all streams.
+	// or keys.Operator for actions and incidents; only Key selects some of these. Empty means all streams.
 	Kind string
 }
 

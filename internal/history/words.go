@@ -11,7 +11,7 @@ import (
 )
 
 // Words describes an entry of the history: a timer's end without its key ("did not fire: shop:order:paid:42 was
-// there"), an action without its author ("cancelled 12 timers of shop:promo"). It has texts of users.
+// there"), an action or incident without its author ("cancelled 12 timers of shop:promo"). It has texts of users.
 func Words(e event.Entry) string {
 	switch e.Kind {
 	case event.EntryGuarded:
@@ -35,7 +35,7 @@ func Words(e event.Entry) string {
 	return what
 }
 
-// action describes an action without its parameters.
+// action describes an action or incident without its parameters.
 func action(e event.Entry) string {
 	switch e.Kind {
 	case event.EntryHold:
@@ -62,6 +62,10 @@ func action(e event.Entry) string {
 		return "acknowledged the loss of data"
 	case event.EntryReconcile:
 		return "ended " + object(e, "timer") + " of a restored Redis that had fired"
+	case event.EntryClock:
+		return "saw the clock of Redis stepped"
+	case event.EntryGone:
+		return "found a timerd gone"
 	}
 	return strings.TrimSpace(string(e.Kind) + " " + object(e, "timer"))
 }
@@ -84,7 +88,7 @@ func object(e event.Entry, noun string) string {
 	return fmt.Sprintf("%d %s", e.Count, noun)
 }
 
-// Who returns the author of an action, and how it was requested: "ops@db-1 (command line)".
+// Who returns the author of an action or incident, and how it was requested: "ops@db-1 (command line)".
 func Who(e event.Entry) string {
 	who := cmp.Or(e.By, "somebody")
 	if e.Via != "" {

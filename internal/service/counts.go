@@ -104,16 +104,17 @@ func (c *counts) noteStop(length time.Duration, frozen bool) {
 	c.changed = true
 }
 
-// noteStep notes a clock step of a Redis server.
-func (c *counts) noteStep(server string, step schedule.ClockStep) {
+// noteStep notes a clock step of a Redis server, and returns it in the form of heartbeats.
+func (c *counts) noteStep(server string, step schedule.ClockStep) schedule.Step {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := time.Now()
-	c.all.Steps = append(slices.Clip(c.all.Steps), schedule.Step{Server: server, At: schedule.MillisOf(step.At),
-		By: step.By.Milliseconds()})
+	noted := schedule.Step{Server: server, At: schedule.MillisOf(step.At), By: step.By.Milliseconds()}
+	c.all.Steps = append(slices.Clip(c.all.Steps), noted)
 	c.stepped = append(c.stepped, now)
 	c.forget(now)
 	c.changed = true
+	return noted
 }
 
 // forget drops the stops and steps older than toldFor, and the oldest of more than mostTold. The caller holds c.mu.

@@ -38,6 +38,7 @@ type nodes struct {
 	log        *slog.Logger
 	metrics    *metrics
 	taken      *takeovers
+	incidents  *incidents
 	publisher  reconciler.Publisher
 	canPublish func() bool
 	schedule   *schedule.Schedule
@@ -223,12 +224,13 @@ func (s *nodes) follow(ctx context.Context) error {
 func (s *nodes) noteSteps() {
 	for node := range s.list() {
 		for _, step := range node.TakeClockSteps() {
-			s.metrics.counts.noteStep(node.Name(), step)
+			server := node.Server().Options().Addr
+			s.incidents.stepped(s.metrics.counts.noteStep(node.Name(), step), server)
 			direction := "forward"
 			if step.By < 0 {
 				direction = "back"
 			}
-			s.log.Warn("the clock of Redis was stepped; due times follow it", "redis", node.Server().Options().Addr,
+			s.log.Warn("the clock of Redis was stepped; due times follow it", "redis", server,
 				"direction", direction,
 				"by", step.By.Abs().Round(time.Millisecond), "to", step.At.UTC().Format(time.RFC3339))
 		}

@@ -130,6 +130,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	all := &nodes{
 		config: c.Service, log: log, taken: &takeovers{instance: self.Instance, log: log}, publisher: publisher,
 		schedule:   sched,
+		incidents:  newIncidents(sched, conns.js, conf, self.Instance, c.Service.SweepInterval, log),
 		canPublish: func() bool { return publisher.Healthy() == nil },
 		db:         c.Redis.DB, self: self, served: map[*schedule.Node]*servedNode{},
 	}
@@ -154,7 +155,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	m.setComplete(c.Service.KeyspaceEvents)
 	observeReadiness(registered, ready)
 	surveys := &survey{schedule: sched, nodes: all, js: conns.js, letters: conf.DeadStream(), self: self, metrics: m,
-		log: log}
+		gone: all.incidents.gone, log: log}
 
 	pages, err := s.consoleBeside(ctx, conns, conf, l.Console)
 	if err != nil {
@@ -180,6 +181,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 			{"watch for stops", withoutError(func(ctx context.Context) { watchStops(ctx, m.counts, log) })},
 			{"problems", withoutError(wrong.run)},
 			{"history", withoutError(m.ends.Run)},
+			{"incidents", withoutError(all.incidents.run)},
 			{"losses", withoutError(streams.NewLosses(conns.rdb, conns.js, conf, all.counted, log).Run)},
 			{"ledger", withoutError(ledger.Keeper{Sources: ledger.Sources{Schedule: sched, JetStream: conns.js,
 				Streams: conf}, Logger: log}.Run)},

@@ -44,6 +44,7 @@ type survey struct {
 	self     schedule.Self
 	metrics  *metrics
 	log      *slog.Logger
+	gone     func(query.Member) // called for a timerd that fell silent
 
 	calls   query.Calls // the last sum over all nodes
 	counted time.Time   // the time of calls
@@ -131,7 +132,8 @@ func (s *survey) lookAtMembers(ctx context.Context) error {
 	return nil
 }
 
-// tellGone logs the timerds that fell silent since the start of this timerd, and names the timerd that took over.
+// tellGone logs the timerds that fell silent since the start of this timerd, and names the timerd that took over. It
+// reports each silent timerd that no earlier survey has seen; the first survey leaves out earlier ends.
 func (s *survey) tellGone(members []query.Member) {
 	first, silent := "", map[string]bool{}
 	for _, m := range members {
@@ -144,7 +146,14 @@ func (s *survey) tellGone(members []query.Member) {
 			continue
 		}
 		silent[m.Instance] = true
-		if !s.silent[m.Instance] && m.Seen.After(s.self.Since) {
+		if s.silent[m.Instance] {
+			continue
+		}
+		since := m.Seen.After(s.self.Since)
+		if since || s.silent != nil {
+			s.gone(m)
+		}
+		if since {
 			s.log.Warn("a timerd is gone: it died, stalled, or does not reach Redis. "+
 				"The first timerd in rank claims the due timers, and, once their leases are over, "+
 				"the timers that this one had claimed",

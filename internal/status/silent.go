@@ -85,6 +85,16 @@ func lately[T any](m query.Member, of func(*schedule.Counts) []T) []T {
 	return of(m.Counts)
 }
 
+// StepText describes a clock step: "back by 59s to 2026-11-20T09:00:00.003Z".
+func StepText(step schedule.Step) string {
+	direction := "forward"
+	if step.By < 0 {
+		direction = "back"
+	}
+	return fmt.Sprintf("%s by %s to %s", direction,
+		diag.Duration((time.Duration(step.By) * time.Millisecond).Abs()), step.At.Time().UTC().Format(timeLayout))
+}
+
 // steps describes, by server, the steps of its clock that a living timerd has seen lately. If several timerds have seen
 // steps, it uses the report of the timerd with the most.
 func (f *facts) steps() map[string]string {
@@ -92,13 +102,7 @@ func (f *facts) steps() map[string]string {
 	for _, m := range f.members {
 		own := map[string][]string{}
 		for _, step := range lately(m, func(c *schedule.Counts) []schedule.Step { return c.Steps }) {
-			direction := "forward"
-			if step.By < 0 {
-				direction = "back"
-			}
-			own[step.Server] = append(own[step.Server], fmt.Sprintf("%s by %s to %s", direction,
-				diag.Duration((time.Duration(step.By)*time.Millisecond).Abs()),
-				step.At.Time().UTC().Format(timeLayout)))
+			own[step.Server] = append(own[step.Server], StepText(step))
 		}
 		for server, steps := range own {
 			if len(steps) > most[server] {

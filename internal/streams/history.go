@@ -23,7 +23,7 @@ func (s Config) history() jetstream.StreamConfig {
 	c := s.configs()[0]
 	c.AllowAtomicPublish = false
 	c.Name, c.Subjects = s.HistoryStream(), []string{s.SubjectAll(keys.History)}
-	c.Description = "timerd: timers that ended without an event, and operators' actions"
+	c.Description = "timerd: timers that ended without an event, operators' actions, and incidents"
 	c.MaxAge, c.MaxBytes, c.AllowDirect = historyAge, historyBytes, false
 	return c
 }
@@ -60,7 +60,8 @@ func (s Config) historySubject(e event.Entry) (string, error) {
 }
 
 // WriteHistory stores an entry in the history, and waits until it is stored. It creates the stream if it is missing.
-func WriteHistory(ctx context.Context, js jetstream.JetStream, s Config, e event.Entry) error {
+func WriteHistory(ctx context.Context, js jetstream.JetStream, s Config, e event.Entry,
+	options ...jetstream.PublishOpt) error {
 	subject, err := s.historySubject(e)
 	if err != nil {
 		return err
@@ -69,9 +70,9 @@ func WriteHistory(ctx context.Context, js jetstream.JetStream, s Config, e event
 	if err != nil {
 		return fmt.Errorf("entry of the history: %w", err) // cannot happen: times are in UTC
 	}
+	options = append(options, jetstream.WithExpectStream(s.HistoryStream()), jetstream.WithRetryAttempts(0))
 	publish := func() error {
-		_, err := js.Publish(ctx, subject, data, jetstream.WithExpectStream(s.HistoryStream()),
-			jetstream.WithRetryAttempts(0))
+		_, err := js.Publish(ctx, subject, data, options...)
 		return err
 	}
 	if err = publish(); errors.Is(err, jetstream.ErrNoStreamResponse) {

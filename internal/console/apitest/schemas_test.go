@@ -111,6 +111,8 @@ func TestSchemasFitTheCode(t *testing.T) {
 		{Kind: event.EntryGuarded, Subjects: []string{"a:b:c:d"}, Due: time.UnixMilli(1), Attempt: 1, GuardIf: "k"},
 		{Kind: event.EntryDropped, Subjects: []string{"a:b:c:d"}, GuardUnless: "k"},
 		{Kind: event.EntryCancel, By: "ops@host", Via: event.ViaCommand, Namespace: "shop", Count: 3, Detail: "x"},
+		{Kind: event.EntryClock, By: "host-a", Via: event.ViaTimerd, Detail: "back by 5s"},
+		{Kind: event.EntryGone, By: "host-a", Via: event.ViaTimerd, Detail: "host-b"},
 	} {
 		text, err := e.AppendJSON(nil)
 		if err == nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/timerd-io/timerd/test/system"
 )
 
-// A step of Redis's clock is reported.
+// A step of Redis's clock is reported, and once in the history, though two timerds see it.
 func TestOutagesOfTheClock(t *testing.T) {
 	t.Parallel()
 	clock, err := lab.NewClock(t.Context(), t.TempDir())
@@ -24,6 +24,7 @@ func TestOutagesOfTheClock(t *testing.T) {
 		t.Fatal(err)
 	}
 	x := newScene(t, devserver.Environment(clock.Environment()...))
+	other := x.Start()
 	ahead := func(by time.Duration) func(*scene) { return func(*scene) { ahead(x.System, clock, by) } }
 	stepped := outage{level: diag.Warn, check: diag.CheckClock,
 		text: `that of Redis is off by (59|1m).*; it was stepped forward by (59|1m).* to \d`}
@@ -40,6 +41,8 @@ func TestOutagesOfTheClock(t *testing.T) {
 		x.p.Log.Wait(t, system.Patience,
 			`msg="the clock of Redis was stepped; due times follow it" redis=`+x.Redis.Addr()+` direction=`+direction)
 	}
+	x.happened(event.EntryClock, "forward by ", "back by ")
+	other.Stop()
 	x.p.Stop() // it forgets the steps after ten minutes
 	x.start()
 	x.quiet()

@@ -18,6 +18,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/testenv"
@@ -178,6 +179,19 @@ func (x *scene) askConsole() (diag.Findings, error) {
 		return nil, fmt.Errorf("the console's page does not say what its JSON does: %s", text)
 	}
 	return overview.Problems, nil
+}
+
+// happened waits for the incidents of a kind in the history, by texts in them, and checks that there are no others.
+func (x *scene) happened(kind event.EntryKind, texts ...string) {
+	x.T.Helper()
+	c := testenv.Collect(x.T, x.JS, "TIMERS_HISTORY", "timers.history.operator."+string(kind))
+	for i, m := range c.Wait(len(texts), toldWithin) {
+		e, err := event.ParseEntry(m.Data)
+		if err != nil || e.Kind != kind || e.Via != event.ViaTimerd || !strings.Contains(e.Detail, texts[i]) {
+			x.T.Errorf("the history has %s, want %s: %v", m.Data, texts[i], err)
+		}
+	}
+	c.Stays(len(texts), 100*time.Millisecond)
 }
 
 // get gets something of the console.

@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/status"
 	"github.com/timerd-io/timerd/internal/testenv"
@@ -37,6 +38,7 @@ func TestOutagesOfTimerds(t *testing.T) {
 			killed := silent()
 			fix, took := x.tells(killed)
 			t.Logf("a timerd was killed: told after %v; fix: %s", took, fix)
+			x.happened(event.EntryGone, "")
 			x.follow(killed, fix)
 		},
 	})
@@ -59,6 +61,7 @@ func TestOutagesOfOneOfTwoTimerds(t *testing.T) {
 	b.Signal(syscall.SIGSTOP)
 	_, took := x.tells(frozen)
 	t.Logf("%s: told after %v", frozen.name, took)
+	x.happened(event.EntryGone, "")
 	x.p.Log.Wait(t, system.Patience,
 		"a timerd is gone: it died, stalled, or does not reach Redis. The first timerd in rank claims")
 	b.Signal(syscall.SIGCONT)
