@@ -372,7 +372,11 @@ func (p *statusPrinter) letters(n *status.NATS) {
 	for _, l := range shown {
 		longest = max(longest, utf8.RuneCountInString(l.Namespace))
 	}
-	t := p.table("dead letters by namespace, with the last one's reason",
+	title := "dead letters by namespace, with the last one's reason"
+	if all := len(n.Letters) + n.LettersLeftOut; all > len(shown) {
+		title = fmt.Sprintf("%s: %d of %d namespaces, most letters first", title, len(shown), all)
+	}
+	t := p.table(title,
 		column{title: "NAMESPACE", middle: true, least: 20}, column{title: "LETTERS", right: true},
 		column{title: "LAST"}, column{title: "ERROR", least: 20, spare: 1})
 	for _, l := range shown {

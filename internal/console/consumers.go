@@ -22,9 +22,11 @@ type Consumers struct {
 	LeftOut     int               `json:"leftout"`               // consumers beyond a page's limit
 	Unnamed     []status.Failures `json:"unnamed"`               // failures of consumers that do not name themselves
 	Letters     []LettersView     `json:"letters"`               // dead letters by namespace, most first
-	NoLetters   string            `json:"noletters,omitempty"`   // why they cannot be shown now
-	Newest      int               `json:"newest"`                // letters whose errors were read, the newest ones
-	NoErrors    string            `json:"noerrors,omitempty"`    // why no more errors were read
+	// LettersLeftOut is the number of further namespaces with dead letters.
+	LettersLeftOut int    `json:"lettersleftout"`
+	NoLetters      string `json:"noletters,omitempty"` // why they cannot be shown now
+	Newest         int    `json:"newest"`              // letters whose errors were read, the newest ones
+	NoErrors       string `json:"noerrors,omitempty"`  // why no more errors were read
 }
 
 // ConsumerView is a consumer.
@@ -54,6 +56,7 @@ func (pg *consumersPage) consumers(r *http.Request) (*page, error) {
 		}
 		v.NoConsumers, v.NoLetters = nats.NoConsumers, nats.NoLetters
 		v.Unnamed = append(v.Unnamed, nats.Unnamed...)
+		v.LettersLeftOut = nats.LettersLeftOut
 		v.addLetters(nats.Letters, pg.errors.get(r.Context()))
 	}
 	slices.SortStableFunc(v.Consumers, func(a, b ConsumerView) int { return cmp.Compare(b.Waiting, a.Waiting) })

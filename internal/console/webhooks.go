@@ -27,20 +27,22 @@ const (
 
 // Webhooks is a page of deliveries, the newest first, with the hosts that were called lately.
 type Webhooks struct {
-	At     time.Time      `json:"at"`
-	Hosts  []HostView     `json:"hosts"` // uncalled ones first, then the most failing
-	From   *time.Time     `json:"from"`  // the hosts' numbers are of the records since then; null without any
-	Query  string         `json:"query"`
-	Text   string         `json:"text"`
-	Failed bool           `json:"failed"` // only calls that failed are listed
-	Rows   []DeliveryView `json:"deliveries"`
-	Next   string         `json:"next"` // the place= of the next page; empty at the end
-	Full   bool           `json:"full"` // the page is full; if not, and Next is set, one search took too long
-	Total  uint64         `json:"total"`
-	Since  *time.Time     `json:"since"` // deliveries stored since then were searched; null: all
-	First  bool           `json:"-"`
-	NoLog  bool           `json:"-"`
-	Away   string         `json:"away,omitempty"` // why the hosts' numbers are unknown
+	At    time.Time  `json:"at"`
+	Hosts []HostView `json:"hosts"` // uncalled ones first, then the most failing
+	// HostsLeftOut is the number of further hosts.
+	HostsLeftOut int            `json:"hostsleftout"`
+	From         *time.Time     `json:"from"` // the hosts' numbers are of the records since then; null without any
+	Query        string         `json:"query"`
+	Text         string         `json:"text"`
+	Failed       bool           `json:"failed"` // only calls that failed are listed
+	Rows         []DeliveryView `json:"deliveries"`
+	Next         string         `json:"next"` // the place= of the next page; empty at the end
+	Full         bool           `json:"full"` // the page is full; if not, and Next is set, one search took too long
+	Total        uint64         `json:"total"`
+	Since        *time.Time     `json:"since"` // deliveries stored since then were searched; null: all
+	First        bool           `json:"-"`
+	NoLog        bool           `json:"-"`
+	Away         string         `json:"away,omitempty"` // why the hosts' numbers are unknown
 }
 
 // HostView is a host's numbers of the last minutes.
@@ -123,10 +125,10 @@ func (c *hostCounts) host(name string) *HostView {
 	return c.hosts[name]
 }
 
-// views returns the hosts with their circuits.
-func (c *hostCounts) views(circuits []status.Circuit) []HostView {
+// views returns the hosts with their circuits, and the number of hosts left out.
+func (c *hostCounts) views(circuits []status.Circuit) (all []HostView, leftOut int) {
 	open := map[string]*CircuitView{}
-	all := []HostView{}
+	all = []HostView{}
 	for _, o := range circuits {
 		v := open[o.Host]
 		if v == nil {
@@ -148,7 +150,8 @@ func (c *hostCounts) views(circuits []status.Circuit) []HostView {
 		all = append(all, one)
 	}
 	slices.SortFunc(all, compareHosts)
-	return all[:min(len(all), hostRows)]
+	leftOut = max(len(all)-hostRows, 0)
+	return all[:len(all)-leftOut], leftOut
 }
 
 // compareHosts puts hosts that are not called first, then the most failing ones.
@@ -220,7 +223,8 @@ func (pg *webhookPages) addHosts(ctx context.Context, v *Webhooks) {
 	if state := pg.state.get(ctx); state.NATS() {
 		circuits = state.Report.NATS.Circuits
 	}
-	v.Hosts, v.From = counts.views(circuits), timeOrNil(counts.from)
+	v.Hosts, v.HostsLeftOut = counts.views(circuits)
+	v.From = timeOrNil(counts.from)
 }
 
 // Filter reports whether a filter is set.

@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -11,6 +12,40 @@ import (
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/streams"
 )
+
+// hostRows and letterRows are the most rows of hosts, and of namespaces with dead letters.
+const hostRows, letterRows = 50, 20
+
+// Of many hosts, and of many namespaces with dead letters, the pages show the worst, and how many they leave out.
+func TestPagesSayWhatTheyLeaveOut(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	if err := streams.EnsureDelivery(t.Context(), w.js, streams.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	e := w.fired("shop:order:callback:42", 1)
+	for i := range hostRows + 3 {
+		result := event.ResultDelivered
+		if i == hostRows+2 {
+			result = event.ResultRetry
+		}
+		w.deliver(e, result, func(d *event.Delivery) { d.Host, d.Duration = fmt.Sprintf("host%02d.example:443", i), 7 })
+	}
+	for i := range letterRows + 2 {
+		w.letter(fmt.Sprintf("pay:order:kind%02d:1", i), "attempts used up")
+	}
+	w.letter("pay:order:kind21:2", "attempts used up")
+	w.shows("/webhooks", ">host52.example", ">host48.example", "And 3 other hosts that fail less")
+	w.shows("/api/v1/webhooks", `"hostsleftout": 3,`)
+	w.shows("/consumers", "kind21", "kind18", "And 2 other namespaces with fewer letters")
+	w.shows("/api/v1/consumers", `"lettersleftout": 2,`)
+	for path, absent := range map[string]string{"/webhooks": ">host49.example", "/consumers": "kind19"} {
+		text, _, _ := strings.Cut(w.page(path), "<h2>Deliveries")
+		if strings.Contains(text, absent) {
+			t.Errorf("%s has %s:\n%s", path, absent, text)
+		}
+	}
+}
 
 // The page of webhooks has the hosts with their calls and circuits, the deliveries, filtered, and each in full.
 func TestWebhooks(t *testing.T) {

@@ -198,22 +198,26 @@ type Letters struct {
 	Error  string    `json:"error,omitempty"`
 }
 
-// gatherLetters returns the dead letters by namespace, most first. Too many namespaces are an error.
-func gatherLetters(ctx context.Context, js jetstream.JetStream, conf streams.Config) ([]Letters, error) {
+// gatherLetters returns the dead letters by namespace, most first, and the number of namespaces left out. Too many
+// namespaces are an error.
+func gatherLetters(
+	ctx context.Context, js jetstream.JetStream, conf streams.Config,
+) (all []Letters, leftOut int, err error) {
 	dead, err := history.Open(ctx, js, conf.DeadStream())
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	switch n := dead.CachedInfo().State.NumSubjects; {
 	case n == 0:
-		return nil, nil
+		return nil, 0, nil
 	case n > letterSubjects:
-		return nil, fmt.Errorf("stream %s has letters of %d namespaces, too many to count; timerd dead ls lists them",
+		return nil, 0, fmt.Errorf(
+			"stream %s has letters of %d namespaces, too many to count; timerd dead ls lists them",
 			conf.DeadStream(), n)
 	}
 	info, err := dead.Info(ctx, jetstream.WithSubjectFilter(conf.SubjectAll(keys.Dead)))
 	if err != nil {
-		return nil, fmt.Errorf("stream %s: %w", conf.DeadStream(), err)
+		return nil, 0, fmt.Errorf("stream %s: %w", conf.DeadStream(), err)
 	}
 	subjects := slices.Collect(maps.Keys(info.State.Subjects))
 	slices.SortFunc(subjects, func(a, b string) int {
@@ -222,17 +226,17 @@ func gatherLetters(ctx context.Context, js jetstream.JetStream, conf streams.Con
 		}
 		return strings.Compare(a, b)
 	})
-	subjects = subjects[:min(len(subjects), lettersShown)]
-	all := make([]Letters, len(subjects))
+	leftOut = max(len(subjects)-lettersShown, 0)
+	all = make([]Letters, len(subjects)-leftOut)
 	ctx, cancel := context.WithTimeout(ctx, lettersWait)
 	defer cancel()
-	for i, subject := range subjects {
+	for i, subject := range subjects[:len(all)] {
 		all[i] = Letters{Namespace: namespaceOf(subject, conf.Names), Letters: info.State.Subjects[subject]}
 		if ctx.Err() == nil {
 			all[i].addLast(ctx, js, conf, subject)
 		}
 	}
-	return all, nil
+	return all, leftOut, nil
 }
 
 // addLast adds the reason and error of a subject's last letter, if it can be read.

@@ -27,8 +27,10 @@ type NATS struct {
 	// DeadLetters is the number of messages in the stream of dead letters; nil if unknown.
 	DeadLetters *uint64 `json:"deadletters"`
 	// Letters are the dead letters by namespace, with the last error; none if unknown, for the reason in NoLetters.
-	Letters   []Letters `json:"letters,omitempty"`
-	NoLetters string    `json:"noletters,omitempty"`
+	// LettersLeftOut is the number of further namespaces, with fewer letters.
+	Letters        []Letters `json:"letters,omitempty"`
+	LettersLeftOut int       `json:"lettersleftout,omitempty"`
+	NoLetters      string    `json:"noletters,omitempty"`
 	// Consumers are the durable consumers of fired events, timerd deliver's too; none if unknown, for the reason in
 	// NoConsumers. Unnamed has the failures of clients that name no consumer.
 	Consumers   []Consumer `json:"consumers,omitempty"`
@@ -392,7 +394,7 @@ func (f *facts) gatherWebhooks(ctx context.Context) {
 	f.webhooks, f.webhooksErr = f.Webhooks.get(func() (*Webhooks, error) {
 		w, err := GatherWebhooks(ctx, f.JetStream, f.Streams)
 		if err == nil && !f.Brief {
-			w.Letters, w.lettersErr = gatherLetters(ctx, f.JetStream, f.Streams)
+			w.Letters, w.lettersLeftOut, w.lettersErr = gatherLetters(ctx, f.JetStream, f.Streams)
 		}
 		return w, err
 	}, func() bool { return errors.Is(f.JetStream.Conn().LastError(), nats.ErrPermissionViolation) })
@@ -400,7 +402,8 @@ func (f *facts) gatherWebhooks(ctx context.Context) {
 		f.nats.unread(f.webhooksErr.Error())
 	}
 	if w := f.webhooks; w != nil {
-		f.nats.Consumers, f.nats.Unnamed, f.nats.Letters = w.All, w.Unnamed, w.Letters
+		f.nats.Consumers, f.nats.Unnamed = w.All, w.Unnamed
+		f.nats.Letters, f.nats.LettersLeftOut = w.Letters, w.lettersLeftOut
 		if w.lettersErr != nil {
 			f.nats.NoLetters = w.lettersErr.Error()
 		}

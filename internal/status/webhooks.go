@@ -41,10 +41,11 @@ type Webhooks struct {
 	Unnamed   []Failures
 	Letters   []Letters
 
-	lettersErr error                  // why Letters are unknown
-	faults     []*streams.Fault       // of the log
-	fired      jetstream.StreamConfig // of the stream of firings; the zero value if there is none
-	others     []Consumer             // of other programs
+	lettersLeftOut int
+	lettersErr     error                  // why Letters are unknown
+	faults         []*streams.Fault       // of the log
+	fired          jetstream.StreamConfig // of the stream of firings; the zero value if there is none
+	others         []Consumer             // of other programs
 }
 
 // Consumer is a durable consumer through which a program gets fired events. timerd deliver has one per group, shared by
