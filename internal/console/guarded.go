@@ -27,8 +27,9 @@ type Guarded struct {
 	First bool        `json:"-"`
 }
 
-// readGuarded reads a page of guarded timers. Its error is a bad request.
-func (s *shared) readGuarded(r *http.Request) (g Guarded, err error) {
+// guarded returns the page of guarded timers for a request. Its error is a bad request. The first page without a
+// filter, which is a part of the system's page, may be some seconds old.
+func (pg *systemPage) guarded(r *http.Request) (g Guarded, err error) {
 	values := r.URL.Query()
 	place := values.Get("place")
 	g = Guarded{Query: typed(values, "q"), Text: typed(values, "text"), Rows: []EntryView{}, First: place == ""}
@@ -36,13 +37,33 @@ func (s *shared) readGuarded(r *http.Request) (g Guarded, err error) {
 	if err != nil {
 		return g, err
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), 2*s.sources.History.Work)
+	if g.First && !g.Filter() {
+		if last := pg.lastGuarded.get(r.Context()); last != nil {
+			return *last, nil
+		}
+		g.Away = "they were not read in time"
+		return g, nil
+	}
+	err = pg.searchGuarded(r.Context(), &g, n, place)
+	return g, err
+}
+
+// readGuarded reads the last guarded timers.
+func (s *shared) readGuarded(ctx context.Context) *Guarded {
+	g := &Guarded{Rows: []EntryView{}, First: true}
+	_ = s.searchGuarded(ctx, g, keys.Namespace{}, "") // no bad request
+	return g
+}
+
+// searchGuarded adds the guarded timers of a namespace, from a place on. Its error is a bad request.
+func (s *shared) searchGuarded(ctx context.Context, g *Guarded, n keys.Namespace, place string) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*s.sources.History.Work)
 	defer cancel()
 	found, err := s.sources.History.Search(ctx, history.Query{Kind: keys.History, Entry: event.EntryGuarded,
 		Namespace: n, Why: g.Text}, place, guardedRows)
 	switch {
 	case errors.Is(err, history.ErrPlace):
-		return g, badRequest("place= is no place in the list.", "Begin at the first page.")
+		return badRequest("place= is no place in the list.", "Begin at the first page.")
 	case err != nil && !errors.Is(err, history.ErrNoStream): // the first end makes the stream
 		g.Away = err.Error()
 	}
@@ -50,7 +71,7 @@ func (s *shared) readGuarded(r *http.Request) (g Guarded, err error) {
 		g.Rows = append(g.Rows, newEntryView(record))
 	}
 	g.Next, g.Full, g.Since = found.Place, len(found.Records) == guardedRows, timeOrNil(found.Since)
-	return g, nil
+	return nil
 }
 
 // Filter reports whether a filter is set.

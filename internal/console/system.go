@@ -235,6 +235,8 @@ type systemPage struct {
 	servers  *cache[[]status.Server]
 	rates    *cache[map[string]float64]
 	happened *cache[happened]
+
+	lastGuarded *cache[*Guarded]
 }
 
 func newSystemPage(s *shared) *systemPage {
@@ -245,6 +247,7 @@ func newSystemPage(s *shared) *systemPage {
 		}),
 		newCache(forecastAge, func(ctx context.Context) map[string]float64 { return s.sources.History.Rates(ctx) }),
 		newCache(stateAge, s.readHappened),
+		newCache(forecastAge, s.readGuarded),
 	}
 }
 
@@ -273,7 +276,7 @@ func (pg *systemPage) system(r *http.Request) (*page, error) {
 	}
 	if v.Guarded.Away = v.NoHistory; v.NATS && v.NoHistory == "" {
 		var err error
-		if v.Guarded, err = pg.readGuarded(r); err != nil {
+		if v.Guarded, err = pg.guarded(r); err != nil {
 			return nil, err
 		}
 	}

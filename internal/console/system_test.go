@@ -81,7 +81,7 @@ func TestGuardedTimersAreShown(t *testing.T) {
 	}
 	w.note(event.Entry{Kind: event.EntryDropped, Subjects: []string{"shop:order:timeout:late"}})
 	w.note(event.Entry{Kind: event.EntryGuarded, Subjects: []string{"pay:order:callback:%FF"}, GuardIf: "<b>live"})
-	text := w.page("/system")
+	text := w.fresh("/system")
 	inOrder(t, text, "Stopped by guards", `href="/timers/pay:order:callback:%FF"`,
 		"&lt;b&gt;live</bdi></span> was not there",
 		`href="/timers/shop:order:timeout:29"`, "shop:order:paid:29</bdi></span> was there", "Next page")
