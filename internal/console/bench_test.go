@@ -41,7 +41,9 @@ func BenchmarkPages(b *testing.B) {
 func (w *world) fill(pending int) {
 	w.t.Helper()
 	const step, rare, repeating, model = 10_000, 1_000_000, 20, "shop:order:timeout:model"
-	ctx, rdb := w.t.Context(), w.redis.Client()
+	ctx, rdb := w.t.Context(), w.redis.Client(func(o *redis.Options) {
+		o.ReadTimeout, o.WriteTimeout = time.Minute, time.Minute // a busy machine takes long for 10,000 timers
+	})
 	if _, err := w.timers.Repeat(ctx, model, []byte(`{"order":42}`), client.Every(time.Hour)); err != nil {
 		w.t.Fatal(err)
 	}
