@@ -39,6 +39,21 @@ func (v *System) LastHappened() []EntryView { return v.Happened[:min(len(v.Happe
 // EarlierHappened returns the other ones.
 func (v *System) EarlierHappened() []EntryView { return v.Happened[len(v.LastHappened()):] }
 
+// MainStreams returns the streams that timers pass.
+func (v *System) MainStreams() []StreamView { return v.streams(false) }
+
+// StreamsBeside returns the other ones, which the page shows when it is asked for them.
+func (v *System) StreamsBeside() []StreamView { return v.streams(true) }
+
+func (v *System) streams(beside bool) (some []StreamView) {
+	for _, s := range v.Streams {
+		if s.beside == beside {
+			some = append(some, s)
+		}
+	}
+	return some
+}
+
 // TimerdView is a living timerd.
 type TimerdView struct {
 	status.Timerd
@@ -97,6 +112,8 @@ type StreamView struct {
 	PerSecond *float64 `json:"persecond"` // messages of the last hour; null if unknown
 	// FullIn is the time in seconds until a limit is reached at this rate; null if none is, or if unknown.
 	FullIn *float64 `json:"fullin"`
+
+	beside bool // no timer passes it
 }
 
 // SizeText returns the stream's size.
@@ -235,6 +252,7 @@ type systemPage struct {
 	servers  *cache[[]status.Server]
 	rates    *cache[map[string]float64]
 	happened *cache[happened]
+	beside   *cache[[]status.Stream] // the streams that no timer passes
 
 	lastGuarded *cache[*Guarded]
 }
@@ -247,6 +265,12 @@ func newSystemPage(s *shared) *systemPage {
 		}),
 		newCache(forecastAge, func(ctx context.Context) map[string]float64 { return s.sources.History.Rates(ctx) }),
 		newCache(stateAge, s.readHappened),
+		newCache(forecastAge, func(ctx context.Context) (all []status.Stream) {
+			for _, info := range s.sources.History.Beside(ctx) {
+				all = append(all, status.NewStream(info))
+			}
+			return all
+		}),
 		newCache(forecastAge, s.readGuarded),
 	}
 }
@@ -270,6 +294,12 @@ func (pg *systemPage) system(r *http.Request) (*page, error) {
 		for _, s := range state.Report.NATS.Streams {
 			rate, known := rates[s.Name]
 			v.Streams = append(v.Streams, newStreamView(s, rate, known))
+		}
+		for _, s := range pg.beside.get(ctx) {
+			rate, known := rates[s.Name]
+			one := newStreamView(s, rate, known)
+			one.beside = true
+			v.Streams = append(v.Streams, one)
 		}
 		last := pg.happened.get(ctx)
 		v.Happened, v.NoHistory = append(v.Happened, last.entries...), last.away

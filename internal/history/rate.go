@@ -45,11 +45,11 @@ func Rate(ctx context.Context, js jetstream.JetStream, info *jetstream.StreamInf
 	return float64(counted.NumPending) / span.Seconds(), nil
 }
 
-// Rates returns the messages per second of the streams of firings, dead letters and deliveries, by their names. It
-// leaves out streams that do not exist or cannot be read.
+// Rates returns the messages per second of the streams of firings, dead letters, deliveries and the history, by their
+// names. It leaves out streams that do not exist or cannot be read.
 func (r *Reader) Rates(ctx context.Context) map[string]float64 {
 	rates := map[string]float64{}
-	for _, kind := range []string{keys.Fired, keys.Dead, keys.Delivery} {
+	for _, kind := range []string{keys.Fired, keys.Dead, keys.Delivery, keys.History} {
 		stream, err := Open(ctx, r.js, r.stream(kind))
 		if err != nil {
 			continue
@@ -59,4 +59,15 @@ func (r *Reader) Rates(ctx context.Context) map[string]float64 {
 		}
 	}
 	return rates
+}
+
+// Beside returns the state of the streams that no timer passes: the history, and the installation's own data. It leaves
+// out streams that do not exist or cannot be read.
+func (r *Reader) Beside(ctx context.Context) (all []*jetstream.StreamInfo) {
+	for _, name := range []string{r.names.HistoryStream(), r.names.StateStream()} {
+		if stream, err := Open(ctx, r.js, name); err == nil {
+			all = append(all, stream.CachedInfo())
+		}
+	}
+	return all
 }

@@ -168,7 +168,7 @@ func (f *facts) gatherStreams(ctx context.Context) {
 			f.streamsErr = cmp.Or(f.streamsErr, err)
 			continue
 		}
-		state := newStream(name, stream.CachedInfo())
+		state := NewStream(stream.CachedInfo())
 		state.floor = acknowledged(ctx, stream, f.Streams.Names, &state)
 		n.Streams = append(n.Streams, state)
 		if name == f.Streams.DeadStream() {
@@ -409,15 +409,15 @@ func (f *facts) gatherWebhooks(ctx context.Context) {
 		}
 	}
 	if w := f.webhooks; w != nil && w.Log != nil {
-		f.nats.Streams, f.nats.Webhooks = append(f.nats.Streams, newStream(w.Log.Config.Name, w.Log)), w.Consumers
+		f.nats.Streams, f.nats.Webhooks = append(f.nats.Streams, NewStream(w.Log)), w.Consumers
 	}
 }
 
-// newStream reads the state of a stream.
-func newStream(name string, info *jetstream.StreamInfo) Stream {
+// NewStream returns the state of a stream.
+func NewStream(info *jetstream.StreamInfo) Stream {
 	c, state := info.Config, info.State
 	s := Stream{
-		Name: name, Messages: state.Msgs, Bytes: state.Bytes, MaxAge: int64(c.MaxAge.Seconds()),
+		Name: c.Name, Messages: state.Msgs, Bytes: state.Bytes, MaxAge: int64(c.MaxAge.Seconds()),
 		MaxBytes: max(c.MaxBytes, 0), MaxMessages: max(c.MaxMsgs, 0), Replicas: max(c.Replicas, 1), Current: 1,
 	}
 	s.info, s.Full, s.DropsOldest = info, streams.Fullness(info, 0, 0) != nil, c.Discard == jetstream.DiscardOld
