@@ -10,10 +10,12 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/client"
 	"github.com/timerd-io/timerd/event"
 	"github.com/timerd-io/timerd/internal/history"
+	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
 
@@ -29,6 +31,10 @@ func TestSystem(t *testing.T) {
 	self.Settings = map[string]string{"TIMERD_NAMESPACES": "shop,<b>"}
 	self.Counts = &schedule.Counts{Wrong: []schedule.Wrong{{Check: "claims", Text: "<i>no scripts</i>"}}}
 	w.beat(self)
+	lost := redis.Z{Score: float64(time.Now().Add(-time.Hour).UnixMilli()), Member: "lost<b>"}
+	if err := w.redis.Client().ZAdd(t.Context(), keys.Single.Silent(), lost).Err(); err != nil {
+		t.Fatal(err)
+	}
 	w.limit("TIMERS", 100_000, 0)
 	w.limit("TIMERS_DEAD", 1000_000, time.Hour)
 	for range 6 {
@@ -43,11 +49,12 @@ func TestSystem(t *testing.T) {
 	// A young stream counts as a minute old: one message in ten seconds, of some 1,040 bytes. In an hour those are less
 	// than the second limit.
 	has(t, text, "not ready", "claims", "&lt;i&gt;no scripts&lt;/i&gt;", "shop,&lt;b&gt;", `data-is="full">in 1`,
-		"never at this rate", "1 stream that no timer passes", ">TIMERS_HISTORY<", `data-is="kept up to">67.1 MB, 30 d`)
+		"never at this rate", "1 timerd is gone since yesterday", "lost&lt;b&gt;</bdi></span>, last seen 1 h",
+		"1 stream that no timer passes", ">TIMERS_HISTORY<", `data-is="kept up to">67.1 MB, 30 d`)
 	if strings.Contains(text, "<i>") || strings.Contains(text, "<b>") {
 		t.Errorf("markup of somebody else:\n%s", text)
 	}
-	has(t, w.get("/api/v1/system").body, `"instance": "a"`, `"check": "claims"`, `"role": "master"`,
+	has(t, w.get("/api/v1/system").body, `"instance": "a"`, `"instance": "lost\u003cb\u003e"`, `"check": "claims"`, `"role": "master"`,
 		`"fullin": null`)
 }
 

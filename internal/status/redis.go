@@ -307,8 +307,13 @@ func (r *Redis) readHolds(ctx context.Context, s *schedule.Schedule) error {
 // mostGone limits the timerds that are gone in a report: each start of a timerd leaves one.
 const mostGone = 20
 
-// timerds returns the living timerds by rank, and the gone ones.
+// timerds returns the living timerds by rank, and the gone ones. A timerd that others found silent has only an id and
+// its last heartbeat.
 func timerds(members []query.Member) (living, gone []Timerd) {
+	described := map[string]bool{}
+	for _, m := range members {
+		described[m.Instance] = described[m.Instance] || !m.Silent
+	}
 	living, gone = []Timerd{}, []Timerd{}
 	for _, m := range members {
 		t := Timerd{
@@ -319,7 +324,7 @@ func timerds(members []query.Member) (living, gone []Timerd) {
 		case m.Alive:
 			t.Wrong = wrongOf(m)
 			living = append(living, t)
-		case !m.Silent: // another member of the same instance id has its description
+		case !m.Silent, !described[m.Instance]:
 			gone = append(gone, t)
 		}
 	}
