@@ -75,26 +75,27 @@ func (s *Schedule) checkSlots(key string, g policy.Guards) error {
 	return nil
 }
 
-// guardRules returns the rules in the form that lua/lib/guards.lua reads.
+// guardRules returns the rules in the form that lua/lib/judging.lua reads.
 func guardRules(rules policy.Rules[policy.GuardRule]) string {
-	// What stands for a part of the key is that part of the pattern of a ref.
+	// A placeholder is the capture of its part of the key.
 	parts := strings.NewReplacer("%%", "%%", "%app", "%1", "%module", "%2", "%type", "%3", "%id", "%4")
 	var b strings.Builder
 	for _, rule := range rules {
-		refs := "^%d+:%d*:" + luaPattern(rule.Namespace.App) + luaPattern(rule.Namespace.Module) +
-			luaPattern(rule.Namespace.Type)
+		pattern := "^" + luaPattern(rule.Namespace.App) + luaPattern(rule.Namespace.Module) +
+			luaPattern(rule.Namespace.Type) + "(.*)$"
 		unless, only := parts.Replace(rule.Is.Unless), parts.Replace(rule.Is.If)
-		fmt.Fprintf(&b, "%d,%d,%d:%s%s%s", len(refs), len(unless), len(only), refs, unless, only)
+		fmt.Fprintf(&b, "%d,%d,%d:%s%s%s", len(pattern), len(unless), len(only), pattern, unless, only)
 	}
 	return b.String()
 }
 
-// luaPattern returns the pattern of a part of a key with the colon behind it; "" is any part.
+// luaPattern returns the pattern that captures a part of a key, with the colon behind it; "" is any part.
 func luaPattern(part string) string {
 	if part == "" {
-		return "[^:]*:"
+		return "([^:]*):"
 	}
 	var b strings.Builder
+	b.WriteByte('(')
 	for i := range len(part) {
 		switch c := part[i]; {
 		case c == 0:
@@ -106,5 +107,5 @@ func luaPattern(part string) string {
 			b.WriteByte(c)
 		}
 	}
-	return b.String() + ":"
+	return b.String() + "):"
 }

@@ -414,7 +414,8 @@ func TestClusterGuards(t *testing.T) {
 	}
 }
 
-// Without the right to ask for slots timerd reads no guard: the timer waits, and is judged once timerd may.
+// In a cluster a timer whose guard timerd may not read waits too, and is judged once timerd may. The right to ask for
+// slots is not needed for that.
 func TestClusterGuardsWithoutARight(t *testing.T) {
 	t.Parallel()
 	x := newClusterIndex(t)
@@ -425,9 +426,9 @@ func TestClusterGuardsWithoutARight(t *testing.T) {
 		t.Fatal(err)
 	}
 	admin := x.cluster.Master(p.Slot()).Client()
-	acl := func(right string) {
+	acl := func(rights ...string) {
 		t.Helper()
-		if err := admin.Do(ctx, "ACL", "SETUSER", "default", right).Err(); err != nil {
+		if err := admin.Do(ctx, append([]any{"ACL", "SETUSER", "default"}, toAny(rights)...)...).Err(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -448,7 +449,7 @@ func TestClusterGuardsWithoutARight(t *testing.T) {
 		}
 		return f
 	}
-	acl("-cluster|keyslot")
+	acl("-cluster|keyslot", "resetkeys", "~timerd:*", "~shop:*")
 	f := claim(policy.Refusal{Guard: guard, Unread: true})
 	given := f.Outcome(schedule.OutcomeUnread)
 	given.Pause = time.Millisecond
@@ -460,6 +461,6 @@ func TestClusterGuardsWithoutARight(t *testing.T) {
 		parked[0].Key.String() != key {
 		t.Errorf("set aside: %+v, %v", parked, err)
 	}
-	acl("+cluster|keyslot")
+	acl("~*")
 	claim(policy.Refusal{})
 }

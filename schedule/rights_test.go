@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/timerd-io/timerd/internal/devserver"
+	"github.com/timerd-io/timerd/internal/policy"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
@@ -298,5 +299,38 @@ func TestRefusedClaimsLoseNothing(t *testing.T) {
 			}
 			x.claims()
 		})
+	}
+}
+
+// What guards said in a claim that was refused in the middle of its writes counts no more, and takes no ref.
+func TestRefusedClaimsOfGuardedTimers(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 2} {
+		x := newNarrowIndex(t)
+		dues := map[string]int64{}
+		for i := range n {
+			key := fmt.Sprintf("app1:b:c:%d", i)
+			x.do("FCALL", "timer_set", 1, key, "p", "PX", 20, "UNLESS", "app1:paid")
+			dues[key] = x.due(key)
+			x.awaitExpiry(key)
+		}
+		x.do("SET", "app1:paid", "")
+		x.do("ACL", "SETUSER", "timerd", "-zadd")
+		if c := x.Claim(t.Context(), []schedule.ClaimRequest{{Partition: keys.Single}}, lease)[0]; c.Err == nil {
+			t.Fatal("the claim worked")
+		}
+		x.do("ACL", "SETUSER", "timerd", "+zadd")
+		x.do("DEL", "app1:paid")
+		for _, f := range x.claimFor(lease).Firings {
+			if int64(f.Due) != dues[f.Key.String()] || f.Refusal != (policy.Refusal{}) {
+				t.Errorf("claimed %s with %+v, want it due at %d", f.Ref, f.Refusal, dues[f.Key.String()])
+			}
+			delete(dues, f.Key.String())
+			x.settle(f)
+		}
+		if len(dues) > 0 {
+			t.Errorf("%v were not claimed", dues)
+		}
+		x.isEmpty()
 	}
 }

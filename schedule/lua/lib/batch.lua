@@ -5,7 +5,10 @@
 local function fire_one(member, due, record, lease_end, take_out)
   local attempt = entry.attempt(record)
   local ref = due .. ':' .. attempt .. ':' .. member
-  if redis.call('HSETNX', run.firingdata, ref, record) == 0 and index.is_taken(ref, record) then return nil end
+  if redis.call('HSETNX', run.firingdata, ref, record) == 0 then
+    if index.is_taken(ref, record) then return nil end
+    index.rewrite_firings({ ref, record })
+  end
   local id = ids.tombstone(member, due, attempt, record)
   if id then
     redis.call('ZADD', run.fired, clock.real_text(), member, int(clock.real() + clock.REMEMBER), id)

@@ -41,7 +41,8 @@ function entry.fires_again(record) return string.find(string.match(record, '^[^:
 
 -- entry.attempt returns the attempt that a record states, or an empty string.
 function entry.attempt(record)
-  if string.byte(record) == 58 then return '' end -- as nearly all do
+  local first = string.byte(record)
+  if first == 58 or first == 59 then return '' end -- as nearly all do
   return string.match(record, '^%d*')
 end
 

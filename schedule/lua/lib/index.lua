@@ -173,7 +173,7 @@ end
 -- is_taken reports whether another firing has a ref, or half of one. An equal record alone is of a refused claim.
 function index.is_taken(ref, record)
   local found = redis.call('HGET', run.firingdata, ref)
-  return redis.call('ZSCORE', run.firing, ref) or found and found ~= record
+  return redis.call('ZSCORE', run.firing, ref) or found and not guards.is_same(found, record)
 end
 
 -- fire_if_free is fire, but returns false and adds nothing if another firing has the ref.

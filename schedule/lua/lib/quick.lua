@@ -94,9 +94,10 @@ local function take_first(count) redis.call('ZREMRANGEBYRANK', run.due, '0', cou
 -- firing has a ref.
 local function take(of, members, dues, own, next_due)
   local records, left, contested_until = read_records(of, members, dues)
-  local refs = records and batch.move(members, dues, records, of.lease_end, nil, take_first)
+  if not records then return nil end
+  judging.all(members, records)
+  local refs = batch.move(members, dues, records, of.lease_end, nil, take_first)
   if not refs then return nil end
-  guards.judge_all(refs, records)
   if #own > 0 then redis.pcall('DEL', unpack(own)) end
   claims.note(members, contested_until, next_due)
   of.limit, of.room = of.limit - #members, left

@@ -38,7 +38,7 @@ end
 
 -- add adds a firing of a kind, once its guards are judged.
 function taken.add(t, kind, ref, record)
-  record = guards.judge_one(ref, record, kind == 'kept' or kind == 'reclaimed')
+  record = judging.one(ref, record, kind == 'kept' or kind == 'reclaimed')
   local all = t[kind]
   local n = #all
   all[n + 1], all[n + 2] = ref, record

@@ -11,7 +11,7 @@ ARGV    1  lease in ms
         5  how many firings of one partition at most, where all is as usual
         6  for how long due timers are left to others, in ms, where all is as usual
         7  the channel of the messages about claimed timers
-        8  the rules of guards for timers without one of their own (lib/guards.lua)
+        8  the rules of guards for timers without one of their own (lib/judging.lua)
         then for each partition its prefix; "usual", "leases" if a lease may be over, or "full" to look at all; from
         when on the caller has heard every event, in ms; and the last claim's looked, or an empty string
 Returns {seconds, microseconds, then for each partition, as far as there was room, names and values; or the error that
@@ -78,7 +78,7 @@ end
 function steps.claim(_, ARGV)
   index.begin()
   claims.begin()
-  guards.use(ARGV[8])
+  judging.use(ARGV[8])
   local lease, seconds, micros = tonumber(ARGV[1]), clock.due_time()
   local of = {
     lease = lease, lease_end = int(clock.due() + lease), limit = tonumber(ARGV[2]), room = tonumber(ARGV[3]),
