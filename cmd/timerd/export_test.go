@@ -110,7 +110,8 @@ func (x *exported) populate() {
 		x.t.Fatalf("claimed %d, set aside %d, %v; want 1 and 1", len(c.Firings), c.Parked, c.Err)
 	}
 	due = x.now() + 100
-	x.do("FCALL", "timer_set", 1, "app3:m:t:owed", "owed", "PXAT", due)
+	x.do("FCALL", "timer_set", 1, "app3:m:t:owed", "owed", "PXAT", due,
+		"UNLESS", "{app3:m:t:owed}\n%", "IF", ";{app3:m:t:owed}")
 	x.do("FCALL", "timer_set", 1, "app3:m:t:twice", "first", "PXAT", due)
 	x.awaitClock(due)
 	x.do("FCALL", "timer_set", 1, "app3:m:t:twice", "second", "PX", 3600_000)

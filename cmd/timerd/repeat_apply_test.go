@@ -54,6 +54,8 @@ func TestRepeatApply(t *testing.T) {
   cron: 0 9 * * 1-5
   tz: Europe/Berlin
   late: 1h
+  unless: shop:report:off:1
+  if: 'shop:report:on'
 - {key: 'shop:old:job:1', every: 1h}
 `
 	added := `+ shop:stock:count:1
@@ -63,6 +65,8 @@ func TestRepeatApply(t *testing.T) {
 + shop:report:daily:1
     repeat   cron 0 9 * * 1-5 Europe/Berlin
     late     1h
+    unless   shop:report:off:1
+    if       shop:report:on
     next     <time>
 + shop:old:job:1
     repeat   every 1h0m0s
@@ -95,7 +99,8 @@ func TestRepeatApply(t *testing.T) {
 		t.Errorf("again: the occurrence that was moved is due in %v", ttl)
 	}
 	if out := ok(t, "get", "shop:report:daily:1", "--json"); !strings.Contains(out,
-		`"repeat":"cron 0 9 * * 1-5 Europe/Berlin","occurrence":1`) || !strings.Contains(out, `"late":3600000,`) {
+		`"repeat":"cron 0 9 * * 1-5 Europe/Berlin","occurrence":1`) || !strings.Contains(out, `"late":3600000,`) ||
+		!strings.Contains(out, `"unless":"shop:report:off:1","if":"shop:report:on"`) {
 		t.Errorf("the daily one: %s", out)
 	}
 
