@@ -187,6 +187,9 @@ func (p Partition) Holds() string { return p.key("holds") }
 // Resuming names the key of the timerd that is carrying out resumes of holds at the moment.
 func (p Partition) Resuming() string { return p.key("resuming") }
 
+// Reconciling names the key of the timerd that is comparing a restored Redis with the streams at the moment.
+func (p Partition) Reconciling() string { return p.key("reconciling") }
+
 // Known names the sorted set of the apps with timers set through the function library or by a retry.
 func (p Partition) Known() string { return p.key("known") }
 

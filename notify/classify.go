@@ -44,7 +44,7 @@ type terms struct {
 // classify returns the fate of a firing, and the reason for a dead letter or a drop. It reads no clock. A firing that
 // may have been published is not dropped, because an operator may look for its outcome.
 func classify(f *schedule.Firing, t terms) (fate, string) {
-	by := time.Duration(schedule.MillisOf(f.ClaimedAt)-f.Due) * time.Millisecond
+	by := time.Duration(schedule.MillisOf(f.ClaimedAt)-f.Due)*time.Millisecond - f.Waited
 	switch {
 	case f.Fault != "":
 		return bury, event.ReasonRepeat + f.Fault

@@ -129,6 +129,9 @@ type streamRecord struct {
 // breach is a sequence, of an event or of the next one, that is below an acknowledged sequence.
 type breach struct{ seq, acknowledged uint64 }
 
+// Duplicates returns the time for which the stream of firings remembers ids, 0 before it is known.
+func (p *Publisher) Duplicates() time.Duration { return p.stream.duplicates() }
+
 // duplicates returns the time for which the stream remembers ids, 0 before it is known.
 func (r *streamRecord) duplicates() time.Duration {
 	r.mu.Lock()

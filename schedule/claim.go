@@ -161,7 +161,7 @@ func (n *Node) claimArgs(server *redis.Client, holding int64, requests []ClaimRe
 	}
 	args := []any{
 		lease.Milliseconds(), MaxClaim, MaxClaimBytes, holding, most, requests[0].Patience.Milliseconds(),
-		n.ClaimedChannel(), n.schedule.guards,
+		n.ClaimedChannel(), n.schedule.guards, n.schedule.forgiven.Load(),
 	}
 	for _, r := range requests {
 		args = append(args, r.Partition.Prefix(), r.way(), int64(n.heardSinceOn(server, r.Partition)),
@@ -284,9 +284,14 @@ func (n *Node) readPart(ctx context.Context, c *ClaimResult, request ClaimReques
 		c.ParkedKey = text("aside_key")
 		n.lookFrom(request.Partition, text("looked"))
 	}
+	past := lastWait{until: Millis(number("waited_until")), lastSeen: Millis(number("last_seen")),
+		took: time.Duration(number("waited")) * time.Millisecond}
 	var corrupt []Firing
 	for _, kind := range kinds() {
 		corrupt = append(corrupt, n.readFirings(c, request, lease, sent, kind, rows[kind])...)
+	}
+	for i := range c.Firings {
+		past.apply(&c.Firings[i])
 	}
 	if err := n.schedule.Settle(ctx, Outcomes(OutcomeUnfired, corrupt...)); err != nil {
 		c.Corrupt = append(c.Corrupt, err)

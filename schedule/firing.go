@@ -49,7 +49,9 @@ type Firing struct {
 
 	// MayBeStored says that an earlier claim may have published the event.
 	MayBeStored bool
-	freed       bool // a resume has released it, or it had a pause: given back, it stays so
+	// Waited is the time for which the timer, once due, waited to be compared with the streams: Redis was restored.
+	Waited time.Duration
+	freed  bool // a resume has released it, or it had a pause: given back, it stays so
 
 	// Refusal is the answer of its guards. If it is not zero, no claim has published the event.
 	Refusal policy.Refusal

@@ -92,7 +92,7 @@ func (n *Node) Heartbeat(ctx context.Context, self Self, ttl time.Duration) (Sta
 	names := []string{keys.Single.Members(), keys.Single.About(), keys.Single.Counts(), keys.Single.Unable(),
 		keys.Single.Silent()}
 	args := []any{self.Instance, ttl.Milliseconds(), said, counts, self.CannotPublish, AheadBy.Milliseconds(),
-		self.Steady}
+		self.Steady, n.schedule.forgiven.Load()}
 	reply, err := ReadReply(n.schedule.step("heartbeat").Run(ctx, n.schedule.rdb, names, args...), 3, 0)
 	if err != nil {
 		return Standing{}, fmt.Errorf("schedule: heartbeat: %w", err)

@@ -292,11 +292,8 @@ func (m *holdModel) end() {
 		}
 		m.settle(m.claimFor(lease).Firings)
 	}
-	for _, name := range []string{keys.Single.Due(), keys.Single.Data(), keys.Single.Firing(),
-		keys.Single.FiringData()} {
-		if n := m.do("EXISTS", name); n != int64(0) {
-			m.rt.Fatalf("%s is left: %q", name, m.state())
-		}
+	if left := m.index.left(); len(left) > 0 {
+		m.rt.Fatalf("%q are left: %q", left, m.state())
 	}
 }
 

@@ -288,10 +288,24 @@ func (x *index) awaitExpiry(key string) {
 // isEmpty checks that the index holds nothing but tombstones.
 func (x *index) isEmpty() {
 	x.t.Helper()
-	for _, name := range []string{keys.Single.Due(), keys.Single.Data(), keys.Single.Firing(), keys.Single.FiringData(),
-		keys.Single.Owed()} {
-		if n := x.do("EXISTS", name); n != int64(0) {
-			x.t.Errorf("%s is not empty: %v", name, x.do("TYPE", name))
+	if left := x.left(); len(left) > 0 {
+		x.t.Errorf("not empty: %q", left)
+	}
+}
+
+// left returns what the index holds but for tombstones, and for what tells which server's data they are.
+func (x *index) left() (left []string) {
+	x.t.Helper()
+	for _, field := range x.rdb.HKeys(x.t.Context(), keys.Single.Data()).Val() {
+		if field != ":i:" && field != ":s:" {
+			left = append(left, keys.Single.Data()+" "+field)
 		}
 	}
+	for _, name := range []string{keys.Single.Due(), keys.Single.Firing(), keys.Single.FiringData(),
+		keys.Single.Owed()} {
+		if x.do("EXISTS", name) != int64(0) {
+			left = append(left, name)
+		}
+	}
+	return left
 }

@@ -262,6 +262,7 @@ func TestRefusedClaimsLoseNothing(t *testing.T) {
 		t.Run(command, func(t *testing.T) {
 			t.Parallel()
 			x := newNarrowIndex(t)
+			x.Claim(t.Context(), []schedule.ClaimRequest{{Partition: keys.Single, Known: schedule.Never}}, lease)
 			want := 1
 			if command == "zrem" { // a usual claim does without it
 				x.observe(expired("app1:b:c:owed"))

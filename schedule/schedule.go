@@ -41,9 +41,11 @@ type Schedule struct {
 	Agenda Agenda
 
 	*Index
-	specs   cron.Specs
-	guards  string       // see GuardBy
-	holding atomic.Int64 // the generation of the list of holds, as it was read last; 0 if nothing is held
+	specs  cron.Specs
+	guards string // see GuardBy
+	// forgiven is the greatest age of a last heartbeat, in ms, that JetStream makes up for; see SetDuplicates
+	forgiven atomic.Int64
+	holding  atomic.Int64 // the generation of the list of holds, as it was read last; 0 if nothing is held
 
 	asking sync.Mutex // of Nodes
 	mu     sync.Mutex

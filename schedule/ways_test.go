@@ -146,6 +146,8 @@ func (x *index) state() []string {
 			switch field {
 			case ":?:":
 				value = "until then"
+			case ":i:": // until something is due, the quick way does not ask
+				continue
 			case ":h:":
 				_, value, _ = strings.Cut(value, ";") // without the generation
 			}

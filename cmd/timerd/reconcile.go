@@ -38,7 +38,9 @@ func newReconcile() *cobra.Command {
 event in the stream TIMERS, or a dead letter, has their id. Timers that repeat go on after
 the last occurrence that has fired. All others fire as ever, and overdue ones at once.
 
-Run it before any timerd: stop all of them, put the backup back, run this command, and start them.
+timerd does so by itself, except in a cluster, or where TIMERS does not reach back far enough: then
+timers that were due wait for this command. In a cluster run it before any timerd: stop all of them,
+put the backup back, run this command, and start them.
 
 The streams are read from some minutes before the last heartbeat of a timerd in Redis on, or from
 --since on, which must lie shortly before the backup was made: a duration (6h, 3d) ago, an instant
@@ -106,13 +108,15 @@ is 1, too, if retries of webhooks cannot be read, or not be set again.`,
 // reconcile ends the timers that have fired, and prints how many.
 func reconcile(cmd *cobra.Command, r *admin.Reconciliation, journal *journal, flags reconcileFlags) error {
 	ctx := cmd.Context()
-	if r.Since.IsZero() {
-		if err := r.Find(ctx); err != nil {
-			return explainMode(err)
-		}
+	waits, err := r.Waits(ctx)
+	if err == nil && r.Since.IsZero() {
+		err = r.Find(ctx)
+	}
+	if err != nil {
+		return explainMode(err)
 	}
 	if err := r.Check(ctx); err != nil {
-		if short, ok := errors.AsType[*admin.ShortStream](err); ok && !short.From.IsZero() {
+		if short, ok := errors.AsType[*history.ShortStream](err); ok && !short.From.IsZero() {
 			err = fmt.Errorf("%w; for the time since then: timerd reconcile --since %s", err,
 				short.From.UTC().Format(time.RFC3339Nano))
 		}
@@ -120,7 +124,7 @@ func reconcile(cmd *cobra.Command, r *admin.Reconciliation, journal *journal, fl
 	}
 	if flags.dryRun || !flags.yes {
 		found, err := runReconcile(cmd, r, true)
-		if err != nil || flags.dryRun || found.Ended+found.Retries == 0 && found.NoDeliveries == nil {
+		if err != nil || flags.dryRun || found.Ended+found.Retries == 0 && found.NoDeliveries == nil && !waits {
 			return endReconcile(cmd, r, found, flags, err, "to end", "to set again")
 		}
 		if err := confirm(cmd, fmt.Sprintf("%s to end, which have fired since %s, and %s to set again. Go on?",

@@ -117,6 +117,9 @@ func showKept(kind schedule.ResumeKind, p admin.ResumeProgress) string {
 	for i, n := range p.KeptBy {
 		by[i] = n.String()
 	}
+	if len(by) == 0 { // they wait
+		by = []string{"the comparison of a restored Redis (timerd status)"}
+	}
 	becomes := map[schedule.ResumeKind]string{
 		schedule.ResumeNow: "fire", schedule.ResumeRate: "fire at the rate", schedule.ResumeShift: "are shifted",
 		schedule.ResumeDead: "become dead letters",

@@ -21,6 +21,7 @@ import (
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/diag"
+	"github.com/timerd-io/timerd/internal/history"
 	"github.com/timerd-io/timerd/internal/ledger"
 	"github.com/timerd-io/timerd/internal/rights"
 	"github.com/timerd-io/timerd/internal/status"
@@ -58,7 +59,10 @@ be determined.`,
 		Args: arguments(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if acknowledge {
-				return acknowledgeLosses(cmd)
+				if err := acknowledgeLosses(cmd); err != nil {
+					return err
+				}
+				return fireWaiting(cmd)
 			}
 			report, err := gatherStatus(cmd)
 			if err != nil {
@@ -76,7 +80,8 @@ be determined.`,
 		},
 	}
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	cmd.Flags().BoolVar(&acknowledge, "acknowledge", false, "stop reporting the data lost so far")
+	cmd.Flags().BoolVar(&acknowledge, "acknowledge", false,
+		"stop reporting the data lost so far, and fire what waits in a restored Redis")
 	return cmd
 }
 
@@ -110,6 +115,35 @@ func acknowledgeLosses(cmd *cobra.Command) error {
 			fmt.Fprintln(cmd.OutOrStdout(), "nothing to acknowledge: no data was lost")
 		}
 		return nil
+	})
+}
+
+// fireWaiting frees the timers that wait in a restored Redis and cannot be compared, and prints how many.
+func fireWaiting(cmd *cobra.Command) error {
+	return withSchedule(cmd, func(ctx context.Context, s *schedule.Schedule, _ redis.UniversalClient) error {
+		w, waits, err := s.Waiting(ctx)
+		if err != nil || !waits {
+			return err
+		}
+		return withJetStream(cmd, config.SectionNATS, func(js jetstream.JetStream, c config.Config) error {
+			name := c.Streams().FiredStream()
+			since, err := history.Before(ctx, js, name, w.Last.Time())
+			if err == nil {
+				err = history.CheckReach(ctx, js, name, since, w.Last.Time())
+			}
+			waiting := counted(w.Timers, "timer") + " of a restored Redis"
+			if _, short := errors.AsType[*history.ShortStream](err); !short {
+				if err == nil {
+					fmt.Fprintf(cmd.OutOrStdout(), "not freed: %s, until a timerd has compared them with %s\n", waiting,
+						name)
+				}
+				return err
+			}
+			if err = s.EndWait(ctx, w); err == nil {
+				fmt.Fprintf(cmd.OutOrStdout(), "free: %s\n", waiting)
+			}
+			return err
+		})
 	})
 }
 

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"hash/maphash"
 	"maps"
 	"slices"
@@ -24,10 +23,6 @@ import (
 const (
 	// reconcileIDs is the number of ids that are ended together.
 	reconcileIDs = 4096
-	// longestLease is the longest lease of a timerd's claims, and that of the claims made here.
-	longestLease = 30 * time.Second
-	// clocksApart is the longest time by which the clocks of Redis and NATS may differ.
-	clocksApart = 10 * time.Second
 	// timerdGone is the time without a heartbeat after which no timerd is at work, timerdLook the interval of looks.
 	timerdGone = 5 * time.Second
 	timerdLook = 200 * time.Millisecond
@@ -44,6 +39,17 @@ type Reconciliation struct {
 	Known time.Time
 	// List has Run fill Reconciled.Fired.
 	List bool
+
+	wait *schedule.Wait // of timers that wait for the comparison, if Find or Waits has found one
+}
+
+// Waits reports whether timers wait for the comparison: at its end Run frees those of this wait, and of no later one.
+func (r *Reconciliation) Waits(ctx context.Context) (bool, error) {
+	w, waits, err := r.Schedule.Waiting(ctx)
+	if waits {
+		r.wait = &w
+	}
+	return waits, err
 }
 
 // Reconciled is the outcome of a Reconciliation.
@@ -76,26 +82,18 @@ var ErrHeartbeatAhead = errors.New("the last heartbeat lies ahead of Redis's clo
 var ErrNoHeartbeat = errors.New("there is no heartbeat in Redis, so it does not tell from when its data is: " +
 	"use --since")
 
-// ShortStream is the error of a stream that does not reach back far enough.
-type ShortStream struct {
-	Stream string
-	Since  time.Time // when it was to begin
-	From   time.Time // when its messages begin; zero if it has none
-}
-
-func (e *ShortStream) Error() string {
-	if e.From.IsZero() {
-		return fmt.Sprintf("the stream %s has no messages from %s on: it was purged, or made anew", e.Stream,
-			e.Since.UTC().Format(time.RFC3339))
-	}
-	return fmt.Sprintf("the stream %s reaches back to %s, not to %s", e.Stream, e.From.UTC().Format(time.RFC3339Nano),
-		e.Since.UTC().Format(time.RFC3339))
-}
-
-// Find sets Since and Known by the last heartbeat in the schedule, less the longest lease and the duplicate window: a
-// timer that was claimed before it may have been settled after it. Within timerdGone it shows whether a timerd is at
-// work. Its error is one of the above, or of the servers.
+// Find sets Since and Known by the last heartbeat before timers began to wait, or if none wait by the last one in the
+// schedule, less the longest lease and the duplicate window: a timer that was claimed before it may have been settled
+// after it. Within timerdGone it shows whether a timerd is at work, if none wait. Its error is one of the above, or of
+// the servers.
 func (r *Reconciliation) Find(ctx context.Context) error {
+	if waits, err := r.Waits(ctx); err != nil {
+		return err
+	} else if waits && r.wait.Last > r.wait.Until.Add(schedule.AheadBy) {
+		return ErrHeartbeatAhead
+	} else if waits {
+		return r.since(ctx, r.wait.Last.Time())
+	}
 	masters, err := r.Schedule.Masters(ctx)
 	if err != nil {
 		return err
@@ -121,42 +119,29 @@ func (r *Reconciliation) Find(ctx context.Context) error {
 	case ago < 0:
 		return ErrHeartbeatAhead
 	}
-	stream, err := history.Open(ctx, r.JetStream, r.Streams.FiredStream())
-	if err != nil {
-		return err
-	}
-	r.Known = first
-	r.Since = first.Add(-longestLease - stream.CachedInfo().Config.Duplicates - clocksApart)
-	return nil
+	return r.since(ctx, first)
 }
 
-// Check returns a *ShortStream if the stream of firings does not reach back to Since. One that begins with its first
-// message need not be older than Known. Of dead letters nothing is wanted: they are purged and replayed.
+// since sets Since and Known by the last heartbeat.
+func (r *Reconciliation) since(ctx context.Context, last time.Time) (err error) {
+	r.Known = last
+	r.Since, err = history.Before(ctx, r.JetStream, r.Streams.FiredStream(), last)
+	return err
+}
+
+// Check returns a *history.ShortStream if the stream of firings does not reach back to Since. Of dead letters nothing
+// is wanted: they are purged and replayed.
 func (r *Reconciliation) Check(ctx context.Context) error {
-	stream, err := history.Open(ctx, r.JetStream, r.Streams.FiredStream())
-	if err != nil {
-		return err
-	}
-	info := stream.CachedInfo()
-	is := info.State
-	oldest := is.FirstTime
-	if is.Msgs == 0 {
-		oldest = is.LastTime // of the last one that it had: none has come since
-	}
-	if is.FirstSeq <= 1 && is.NumDeleted == 0 && !info.Created.After(r.Known) ||
-		!oldest.IsZero() && !oldest.After(r.Since) {
-		return nil
-	}
-	return &ShortStream{info.Config.Name, r.Since, is.FirstTime}
+	return history.CheckReach(ctx, r.JetStream, r.Streams.FiredStream(), r.Since, r.Known)
 }
 
 // Run reads the streams from Since on, ends the timers whose ids it finds, and sets lost retries of webhooks again. If
 // dry, it only counts. progress is called with the number of messages read. It may be interrupted and repeated; beside
-// an error it returns its work so far. If it is interrupted while a timerd is at work, or one starts, an occurrence of
-// a timer that repeats may fire a second time.
+// an error it returns its work so far. At its end, timers that waited for it are free. If it is interrupted while a
+// timerd is at work, or one starts, an occurrence of a timer that repeats may fire a second time.
 func (r *Reconciliation) Run(ctx context.Context, dry bool, progress func(read int64)) (all Reconciled, err error) {
 	e := ending{Reconciliation: r, reader: history.New(r.JetStream, r.Streams.Names), progress: progress,
-		as:       schedule.Stored{Lease: longestLease, Known: schedule.MillisOf(r.Known), Dry: dry},
+		as:       schedule.Stored{Lease: history.LongestLease, Known: schedule.MillisOf(r.Known), Dry: dry},
 		doubtful: map[keys.Key]schedule.StoredID{}, seed: maphash.MakeSeed(), over: map[uint64]bool{}}
 	for more := true; more && err == nil; {
 		all.Events, err = e.end(ctx, keys.Fired, schedule.OutcomeFired)
@@ -178,6 +163,9 @@ func (r *Reconciliation) Run(ctx context.Context, dry bool, progress func(read i
 			more++
 			progress(all.Events + all.Letters + more)
 		}, &all)
+	}
+	if err == nil && r.wait != nil && !dry {
+		err = r.Schedule.EndWait(ctx, *r.wait)
 	}
 	return all, err
 }
@@ -272,7 +260,8 @@ func (e *ending) endAll(ctx context.Context, kind string, found []history.Identi
 				e.over[hash] = true
 			}
 		case schedule.StoredDoubtful:
-			if !e.over[hash] {
+			// Timers that were set and have fired since the restore are no riddle.
+			if !e.over[hash] && (e.wait == nil || ids[i].Due <= e.wait.Until) {
 				e.doubtful[ids[i].Key] = ids[i]
 			}
 		case schedule.StoredNone, schedule.StoredUnclear:

@@ -57,15 +57,19 @@ const rememberedFor = 23 * time.Hour
 // timer has no later event and no dead letter: Redis may have lost the retry. They fire at once, with the attempt of
 // the lost retry. A retry that Redis has, or had within a day, is not set again; nor is one of a record so old that
 // Redis may have forgotten it.
-func (r *Reconciliation) setRetries(ctx context.Context, dry bool, progress func(), out *Reconciled) error {
+func (r *Reconciliation) setRetries(ctx context.Context, dry bool, progress func(),
+	out *Reconciled) (err error) {
 	rs := retries{Reconciliation: r, reader: history.New(r.JetStream, r.Streams.Names), progress: progress, dry: dry,
 		since: r.Since, from: r.Since, deliveries: map[string]map[string]*unfinished{}, called: map[keys.Key]bool{}}
 	if r.List {
 		rs.fired = map[keys.Key]FiredEvent{}
 	}
-	last, _, err := r.Schedule.LastHeartbeat(ctx)
-	if err != nil {
-		return err
+	last := r.Known // before the restore, if timers wait: timerds have sent heartbeats since
+	if r.wait == nil {
+		var err error
+		if last, _, err = r.Schedule.LastHeartbeat(ctx); err != nil {
+			return err
+		}
 	}
 	if oldest := last.Add(-rememberedFor); !last.IsZero() && oldest.After(rs.since) {
 		rs.since = oldest
@@ -177,7 +181,7 @@ func (rs *retries) note(kind string, m history.Record) {
 		switch {
 		case d.key != m.Key:
 		case kind == keys.Dead:
-			if m.Stored.After(d.at.Add(-clocksApart)) {
+			if m.Stored.After(d.at.Add(-history.ClocksApart)) {
 				delete(of, id)
 			}
 		case m.Event.ID == id:

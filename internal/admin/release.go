@@ -3,7 +3,6 @@ package admin
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -99,48 +98,18 @@ func (r *releaser) kept(l *schedule.HoldList, h *schedule.Hold) (timers int64, b
 
 // leave ends this caller's turn, so that another can carry on at once.
 func (r *releaser) leave(ctx context.Context) {
-	if !r.taken {
-		return
-	}
-	r.taken = false
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer cancel()
-	rdb, name := r.schedule.Client(), keys.Single.Resuming()
-	if holder, err := rdb.Get(ctx, name).Result(); err != nil || holder != r.Instance {
-		return // the turn expires by itself
-	}
-	if err := rdb.Del(ctx, name).Err(); err != nil {
-		r.Logger.Debug("cannot end this timerd's turn; it expires by itself", "err", err)
+	if r.taken {
+		r.turn().leave(ctx, r.Logger)
+		r.taken = false
 	}
 }
 
-// turnFor is the length of a turn that its owner does not renew. A command that gets none for aloneAfter carries out
-// its own resume: the owner may be busy for hours with one at a rate.
-const (
-	turnFor    = 3 * time.Second
-	aloneAfter = 2 * turnFor
-)
+// turn returns this caller's turn at the resumes.
+func (r *releaser) turn() turn { return turn{r.schedule, keys.Single.Resuming(), r.Instance} }
 
-// take reports whether this caller, and nobody else, is to carry out resumes for the next seconds. A turn saves work;
-// correctness does not need it: two at once release nothing twice.
-func (r *releaser) take(ctx context.Context) (taken bool, err error) {
-	rdb, name := r.schedule.Client(), keys.Single.Resuming()
-	taken, err = rdb.SetNX(ctx, name, r.Instance, turnFor).Result()
-	if err == nil && !taken {
-		var left time.Duration // more than a turn if a clock that was ahead wrote its end
-		var holder string
-		if holder, err = rdb.Get(ctx, name).Result(); err == nil {
-			left, err = rdb.PTTL(ctx, name).Result()
-		}
-		if err == nil && (holder == r.Instance || left > turnFor+schedule.AheadBy) {
-			taken, err = rdb.SetXX(ctx, name, r.Instance, turnFor).Result()
-		}
-	}
-	if err != nil {
-		return false, fmt.Errorf("continue resumes: %w", err)
-	}
-	return taken, nil
-}
+// aloneAfter is the time without a turn after which a command carries out its own resume: another one may be busy for
+// hours with one at a rate.
+const aloneAfter = 2 * turnFor
 
 // errReleasedElsewhere means that another caller is carrying out the resumes.
 var errReleasedElsewhere = errors.New("another timerd is carrying out the resume")
@@ -148,7 +117,7 @@ var errReleasedElsewhere = errors.New("another timerd is carrying out the resume
 // advance does a round of all resumes, ends holds whose time is over, and bounds holds made by a clock that was ahead.
 func (r *releaser) advance(ctx context.Context, l *schedule.HoldList) (ResumeProgress, error) {
 	var err error
-	if r.taken, err = r.take(ctx); err != nil {
+	if r.taken, err = r.turn().take(ctx); err != nil {
 		return ResumeProgress{Released: r.sum}, err
 	}
 	if !r.taken {

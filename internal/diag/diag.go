@@ -123,6 +123,7 @@ const (
 	CheckNATS       = "nats"
 	CheckStreams    = "streams"
 	CheckLosses     = "lost data"
+	CheckRestored   = "restored redis"
 	CheckCounting   = "loss detection"
 	CheckGuards     = "guards"
 	CheckUnattended = "unattended"

@@ -84,6 +84,8 @@ func stateOf(l *schedule.HoldList, ref string, key keys.Key, due schedule.Millis
 	switch {
 	case schedule.IsPlanRef(ref):
 		return StatePending
+	case held && l.Waits(key, due):
+		return StateOwed
 	case held, score.IsFree() && l.Covers(key, until):
 		return StateHeld
 	case score.IsFree():
@@ -140,6 +142,8 @@ func (w *walk) judge(ctx context.Context, entries []entry) ([]candidate, error) 
 		}
 		if timer.State == StateOwed && w.holds.Covers(timer.Key, e.due) {
 			timer.State = StateHeld
+		} else if timer.State == StateHeld && w.holds.Waits(timer.Key, e.due) {
+			timer.State = StateOwed
 		}
 		all = append(all, candidate{timer, e})
 		if e.kind == kindFiring {

@@ -16,6 +16,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/timerd-io/timerd/internal/admin"
 	"github.com/timerd-io/timerd/internal/config"
 	"github.com/timerd-io/timerd/internal/connect"
 	"github.com/timerd-io/timerd/internal/diag"
@@ -116,7 +117,7 @@ func (s Service) RunOn(ctx context.Context, l Listeners) error {
 func (s Service) wire(ctx context.Context, conns *connections, l Listeners, began time.Time) ([]step, error) {
 	c, log := s.Config, s.Logger
 	self := s.self(began)
-	member, err := s.join(ctx, conns, self.Instance, began)
+	member, window, err := s.join(ctx, conns, self.Instance, began)
 	if err != nil {
 		return nil, explain(ctx, conns.rdb, c, err)
 	}
@@ -126,6 +127,7 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 	if err != nil {
 		return nil, explain(ctx, conns.rdb, c, err)
 	}
+	sched.SetDuplicates(window)
 	publisher := s.newPublisher(conns.js, sched, conf, member)
 	all := &nodes{
 		config: c.Service, log: log, taken: &takeovers{instance: self.Instance, log: log}, publisher: publisher,
@@ -167,6 +169,8 @@ func (s Service) wire(ctx context.Context, conns *connections, l Listeners, bega
 			{"listeners and reconcilers", withoutError(all.run)},
 			{"retry consumer", withoutError(retries.Run)},
 			{"holds", withoutError(newHolds(sched, all, self.Instance, m, log).Run)},
+			{"restored Redis", withoutError(admin.Restored{Schedule: sched, JetStream: conns.js, Streams: conf,
+				Instance: self.Instance, Duplicates: publisher.Duplicates, Logger: log}.Run)},
 		}...),
 		{{"publisher", publisher.Run}},
 		{
@@ -198,18 +202,25 @@ func (s Service) logStart(l Listeners, instance, installation string, began time
 		time.Since(began).Round(time.Millisecond))
 }
 
-// join creates the streams, and joins the installation.
+// join creates the streams, and joins the installation. It returns the duplicate window of the stream of firings, too.
 func (s Service) join(ctx context.Context, conns *connections, instance string,
-	began time.Time) (member *streams.Member, err error) {
+	began time.Time) (member *streams.Member, window time.Duration, err error) {
 	conn := connect.Connector{Logger: s.Logger, Patience: max(startPatience-time.Since(began), time.Millisecond)}
 	err = conn.Streams(ctx, s.Config.NATS, func(context.Context) (err error) {
 		member, err = streams.Join(ctx, conns.rdb, conns.js, s.Config.Streams(), instance, s.Logger)
+		if err != nil {
+			return err
+		}
+		fired, err := conns.js.Stream(ctx, s.Config.Streams().FiredStream())
+		if err == nil {
+			window = fired.CachedInfo().Config.Duplicates
+		}
 		return err
 	})
 	if err == nil && !s.Virtual && keys.IsVirtual(member.ID()) { // Redis was silent when it was first asked
-		return nil, errVirtual
+		return nil, 0, errVirtual
 	}
-	return member, err
+	return member, window, err
 }
 
 // newPublisher returns the publisher by the settings.

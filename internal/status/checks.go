@@ -87,6 +87,7 @@ func checks() []check {
 		{Name: "keyspace events", Ready: "keyspace events", Needs: redis, Run: ofTimerds(diag.Fail, "keyspace events"),
 			Fix: lookAtTimerd},
 		{Name: diag.CheckLosses, Run: checkLosses},
+		{Name: diag.CheckRestored, Needs: redis, Run: checkRestored},
 		{Name: diag.CheckCounting, Needs: slices.Concat(both, []string{ReadyJetStream}), Run: checkCounting},
 		{Name: diag.CheckGuards, Ready: diag.CheckGuards, Needs: both, Run: ofTimerds(diag.Warn, diag.CheckGuards),
 			Fix: lookAtTimerd},

@@ -80,6 +80,7 @@ func (s Sources) Gather(ctx context.Context) *Report {
 	wg.Go(func() { f.gatherRedis(ctx) })
 	wg.Go(func() { f.gatherNATS(ctx) })
 	wg.Wait()
+	f.gatherRestored(ctx)
 	if f.nats != nil && f.waits() {
 		f.gatherUnwritten(ctx)
 	}

@@ -77,12 +77,17 @@ func (s *System) Expect(c *testenv.Collector, want ...string) []event.Event {
 	return all
 }
 
-// Settled waits until the index holds nothing but tombstones.
+// Settled waits until the index holds nothing but tombstones, and what tells which server's data they are.
 func (s *System) Settled() {
 	s.T.Helper()
 	p := keys.Single
 	testenv.Eventually(s.T, Patience, func() error {
-		for _, name := range []string{p.Due(), p.Data(), p.Firing(), p.FiringData()} {
+		for _, field := range s.RDB.HKeys(s.T.Context(), p.Data()).Val() {
+			if field != ":i:" && field != ":s:" && field != ":w:" {
+				return fmt.Errorf("%s has %s", p.Data(), field)
+			}
+		}
+		for _, name := range []string{p.Due(), p.Firing(), p.FiringData()} {
 			if n := s.RDB.Exists(s.T.Context(), name).Val(); n != 0 {
 				text, _ := json.Marshal(s.RDB.ZRange(s.T.Context(), p.Due(), 0, 9).Val())
 				return fmt.Errorf("%s is not empty; due: %s", name, text)

@@ -15,14 +15,22 @@ local function hold(t, ref, due, record)
   t.room = t.room - #record
 end
 
--- claim_one claims a firing, or holds it. leases and tombstones are arguments of the ZADD that follow.
+-- wait has a firing that nobody can have published wait for the comparison of a restored Redis. That it was to become a
+-- dead letter stays.
+local function wait(t, ref, due, record)
+  index.rescore({ int(HELD + due), ref })
+  t.room = t.room - #record
+end
+
+-- claim_one claims a firing, or holds it. leases and tombstones are arguments of the ZADD that follow. One that may
+-- have been published neither waits nor is held: its publisher looks for the event in the stream.
 local function claim_one(t, ref, record, score, leases, tombstones)
   local due, attempt, key = string.match(ref, '^(%d+):(%d*):(.*)$')
   local kind, to_plan = kind_of(score), attempt == '0'
+  local may_wait = (kind == 'owed' or kind == 'freed') and key and not to_plan and not guards.is_refused(record)
+  if may_wait and tonumber(due) <= t.waits_until then return wait(t, ref, due, record) end
   -- A firing that a resume has released stays so, also after a pause: an infinite due time lies within no resume.
-  local may_be_held = t.is_held and (kind == 'owed' or kind == 'freed') and key and not to_plan
-    and not guards.is_refused(record)
-  if may_be_held and t.is_held(key, kind == 'freed' and math.huge or tonumber(due)) then
+  if may_wait and t.is_held and t.is_held(key, kind == 'freed' and math.huge or tonumber(due)) then
     return hold(t, ref, due, record)
   end
   t.refs[#t.refs + 1] = ref

@@ -28,9 +28,10 @@ end
 -- most at most, and then from where to go on: the score of the last one that was looked at, how many of that score were
 -- passed over and stay, and whether that was the last one; and how many of the timers due until the cutoff other holds
 -- cover. score and skip are from such an answer; 0 and 0 begin. An empty part of the namespace stands for any. A hold
--- that is being resumed covers nothing; the rivals begin at an argument.
+-- that is being resumed covers nothing; the rivals begin at an argument. Timers that wait in a restored Redis count as
+-- kept by another hold.
 function held.find(ARGV, first_rival, app, module, typ, score, skip, most, cutoff)
-  local is_held = holds.of(run.data)
+  local is_held, waits_until = holds.of(run.data), restored.waits_until()
   local from = redis.call('ZCOUNT', run.firing, '-inf', '(' .. int(math.max(score, HELD))) + skip
   local refs, bytes, kept = {}, 0, 0
   for first = 0, MOST_LOOKED - 1, HELD_SLICE do
@@ -44,7 +45,7 @@ function held.find(ARGV, first_rival, app, module, typ, score, skip, most, cutof
       local due = at - HELD
       if not a or app ~= '' and app ~= a or module ~= '' and module ~= m or typ ~= '' and typ ~= t then
         skip = skip + 1
-      elseif is_held and is_held(key, math.huge) then -- which lies within no resume
+      elseif due <= waits_until or is_held and is_held(key, math.huge) then -- which lies within no resume
         skip = skip + 1
         if due <= cutoff then kept = kept + 1 end
       elseif is_rivals(ARGV, first_rival, a, m, t, due, cutoff) then

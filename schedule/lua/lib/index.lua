@@ -48,8 +48,8 @@ Each option is ;<name>=<value>. Most records have none. They are
   N  of an occurrence, and of a retry of one: its number, and its interval or expression, which holds neither a colon
      nor a semicolon
 The record of a contested timer is <due><flags>/<record>, with the flags ! counts as run out, ? is unconfirmed.
-The field :l: of data says that there may be large records, and :?: until when timers may be contested. The field :h: is
-the list of holds (holds.lua). A field that is of no timer is in meta.lua, too.
+Of the fields of data, :l: says that there may be large records, and :?: until when timers may be contested; :h: is the
+list of holds (holds.lua), and :i:, :s: and :w: tell of a restored Redis (restored.lua). All are in meta.lua, too.
 
 A tombstone is one of
   key          a timer that lately fired

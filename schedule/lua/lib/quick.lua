@@ -66,11 +66,13 @@ local function read_group(records, members, first, last, may_be_large, left)
 end
 
 -- read_records returns the records of timers, how many bytes are left for more, and the field :?: of data; or nil if
--- they are held or large. Once a large record was read it is asked before how large they are.
+-- they are held or large, or may have to wait in a restored Redis. Once a large record was read it is asked before how
+-- large they are.
 local function read_records(of, members, dues)
   local n = #members
   local is_alone = n == 1 and not of.seen_large
-  local said = redis.call('HMGET', run.data, ':l:', ':?:', ':h:', is_alone and members[1] or ':l:')
+  local said = redis.call('HMGET', run.data, ':l:', ':?:', ':h:', is_alone and members[1] or ':l:', ':i:')
+  if not restored.is_usual(said[5]) then return nil end
   if (said[3] or of.generation > 0) and not may_claim(of, said[3], members, dues) then return nil end
   local left = of.room
   if is_alone then
@@ -113,7 +115,7 @@ function quick.claim(of, leases)
   if not members then return nil end
   -- None of these keys should exist. But in the ms of its due time Redis still has a timer's.
   local owed, waiting = run.prefix .. 'owed', run.prefix .. 'beside'
-  local data = next_due == math.huge and run.data or run.prefix -- where nothing waits, there should be no data either
+  local data = next_due == math.huge and run.data or run.prefix -- where nothing waits, data may be left to tidy up
   local still, others = redis.pcall('EXISTS', run.prefix, owed, waiting, members[1] or data, unpack(members, 2)), 0
   if type(still) ~= 'number' then return nil end
   if still > 0 then others = redis.call('EXISTS', owed, waiting) end

@@ -1,10 +1,19 @@
 -- At most so many owed firings are cancelled by one call: it takes 3 ms if their payloads are of the largest size.
 local MOST_CANCELLED = 300
 
+-- waits reports whether a firing that no claim takes waits as Redis was restored (restored.lua): no hold covers it.
+local function waits(ref)
+  local due, key = string.match(ref, '^(%d+):%d*:(.*)$')
+  if not key or tonumber(due) > restored.waits_until() then return false end
+  local is_held = holds.of(run.data)
+  return not is_held or not is_held(key, tonumber(due))
+end
+
 -- states.of returns the state of a firing that is not settled, or nil; whether somebody has claimed it; and its score.
 function states.of(ref)
   local score = tonumber(redis.call('ZSCORE', run.firing, ref) or nil)
   if not score then return nil end
+  if score >= HELD and waits(ref) then return 'owed', false, score end
   return score >= HELD and 'held' or scores.is_free(score) and 'owed' or 'firing', not scores.is_unclaimed(score), score
 end
 

@@ -2,7 +2,8 @@
 --   limit, room     how many firings, and how many bytes of payload, there is room for
 --   lease_end       in text
 --   since           from when on the caller has heard every event, in ms
---   is_held         reports whether a hold covers a key and its due time; nil if nothing is held
+--   is_held         reports whether a hold covers a key and its due time, or it waits; nil if nothing is held
+--   wait, waits_until  the last wait (restored.lua), or nil, and until which due time timers wait, or -1
 --   generation      of the list of holds
 --   count, looked   how many firings were taken, and how many entries of the index were looked at
 --   moved, held_room  how many held timers were moved, and for how many bytes more of them there is room
@@ -20,15 +21,18 @@ taken.MOST_HELD, taken.MOST_HELD_BYTES = 256, 200000
 -- begin returns an empty taking with its room, or nil and an error if the partition's list of holds is older than the
 -- caller's.
 function taken.begin(of, since)
-  local said = redis.call('HMGET', run.data, ':?:', ':h:')
+  local said = redis.call('HMGET', run.data, ':?:', ':h:', ':i:', ':w:')
   local generation, is_held = holds.read(said[2])
   if generation < of.generation then return nil, redis.error_reply('BEHIND timerd: the list of holds') end
+  local wait = restored.compare(said[3], said[4], of.forgiven)
+  local waits_until = wait and not wait.ended and wait.till
+  if waits_until then is_held = restored.holding(waits_until, is_held) end
   if run.beside_others == nil then
     run.beside_others = redis.call('EXISTS', run.prefix .. 'owed', run.prefix .. 'beside') > 0
   end
   return {
     limit = of.limit, room = of.room, lease_end = of.lease_end, since = since, is_held = is_held,
-    generation = generation,
+    generation = generation, wait = wait, waits_until = waits_until or -1,
     count = 0, looked = 0, moved = 0, held_room = taken.MOST_HELD_BYTES, contested_until = said[1], keys = {},
     refs = {},
     rescheduled = 0, cancelled = 0, aside = 0, aside_key = '',
@@ -69,6 +73,11 @@ function taken.reply(t, next_due, looked)
   for _, name in ipairs({ 'rescheduled', 'cancelled', 'aside' }) do say(name, t[name], 0) end
   say('aside_key', t.aside_key, '')
   say('looked', looked, '')
+  if t.wait and t.wait.ended then
+    say('waited_until', t.wait.till)
+    say('last_seen', t.wait.last)
+    say('waited', t.wait.ended - t.wait.till, 0)
+  end
   for _, kind in ipairs({ 'owed', 'freed', 'kept', 'reclaimed', 'due' }) do
     local all = t[kind]
     say(kind, #all / 2, 0)

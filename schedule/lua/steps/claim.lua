@@ -12,6 +12,8 @@ ARGV    1  lease in ms
         6  for how long due timers are left to others, in ms, where all is as usual
         7  the channel of the messages about claimed timers
         8  the rules of guards for timers without one of their own (lib/judging.lua)
+        9  the greatest age of the last heartbeat, in ms, at which JetStream drops second events, should this server
+           turn out to be another one (lib/restored.lua)
         then for each partition its prefix; "usual", "leases" if a lease may be over, or "full" to look at all; from
         when on the caller has heard every event, in ms; and the last claim's looked, or an empty string
 Returns {seconds, microseconds, then for each partition, as far as there was room, names and values; or the error that
@@ -21,6 +23,9 @@ ended the claim from it}. The first two are the time of the claim. The names are
   rescheduled, cancelled, aside, aside_key
                how many due timers had another TTL, had lost it, or were set aside, and the key of one of those
   looked       up to where it looked for free timers among held ones: an argument of the next claim
+  waited_until, last_seen, waited
+               of the last wait of timers of a restored Redis: for due times until when it was, when a timerd was seen
+               last before it, and how long it took, 0 if nothing had to be compared
   untidy       1 if more tombstones are to be removed
   owed, freed, kept, reclaimed, due
                the number of firings of a kind; then come the firings, a ref and a record each. They were owed;
@@ -82,12 +87,12 @@ function steps.claim(_, ARGV)
   local lease, seconds, micros = tonumber(ARGV[1]), clock.due_time()
   local of = {
     lease = lease, lease_end = int(clock.due() + lease), limit = tonumber(ARGV[2]), room = tonumber(ARGV[3]),
-    generation = tonumber(ARGV[4]), most = tonumber(ARGV[5]), most_text = ARGV[5],
+    generation = tonumber(ARGV[4]), forgiven = tonumber(ARGV[9]), most = tonumber(ARGV[5]), most_text = ARGV[5],
     due_until = clock.due() - tonumber(ARGV[6]),
     trims = TRIM * TRIM_EACH * tonumber(ARGV[2]), is_tidying = tonumber(micros) % TRIM_EACH == 0,
   }
   local reply = { seconds, micros }
-  for i = 9, #ARGV, 4 do
+  for i = 10, #ARGV, 4 do
     if of.limit <= 0 or of.room <= 0 or run.spent > BUDGET then break end
     -- A partition that is broken, as somebody has written there, is none of the others' business.
     local fine, part = pcall(claim_from, of, ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3])

@@ -16,6 +16,7 @@ ARGV    1  the timerd's instance id
         5  1 if it cannot publish now, else 0
         6  how many ms ahead of now a sign of life may be
         7  1 if each of its heartbeats was answered for as long as makes another one dead, else 0
+        8  argument 9 of claim.lua
 Returns two lists of ids, each sorted: of the living able to publish, and of the others; then 1 if the others had found
 this timerd silent, else 0.
 If its reply is lost: again it notes a later sign of life. ]]
@@ -50,6 +51,8 @@ end
 
 function steps.heartbeat(KEYS, ARGV)
   index.begin()
+  index.enter(PREFIX .. SINGLE .. SUFFIX)
+  pcall(restored.note, tonumber(ARGV[8])) -- who lives is known also where somebody has written to the index
   local now = clock.real()
   local dead, ahead = int(now - tonumber(ARGV[2])), '(' .. int(now + tonumber(ARGV[6]))
   local changes = redis.call('ZREMRANGEBYSCORE', KEYS[1], ahead, '+inf') + redis.call('ZADD', KEYS[1], now, ARGV[1])
