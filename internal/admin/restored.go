@@ -113,8 +113,8 @@ func (r Restored) compare(ctx context.Context, turn turn) error {
 	if done.NoDeliveries != nil {
 		r.Logger.Warn("no retries of webhooks were looked for", "err", done.NoDeliveries)
 	}
-	entry := event.Entry{Kind: event.EntryReconcile, Time: time.Now(), By: r.Instance, Count: done.Ended + done.Retries,
-		Detail: "since " + all.Since.UTC().Format(time.RFC3339)}
+	entry := event.Entry{Kind: event.EntryReconcile, Time: time.Now(), Via: event.ViaTimerd, By: r.Instance,
+		Count: done.Ended + done.Retries, Detail: "since " + all.Since.UTC().Format(time.RFC3339)}
 	if err := streams.WriteHistory(ctx, r.JetStream, r.Streams, entry); err != nil {
 		r.Logger.Debug("cannot write to the history", "err", err)
 	}

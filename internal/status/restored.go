@@ -12,9 +12,9 @@ import (
 
 // Restored says that timers wait to be compared with the streams, as Redis may have older data than before.
 type Restored struct {
-	Until    time.Time `json:"until"`     // timers due until then wait
-	LastSeen time.Time `json:"last_seen"` // the last heartbeat of a timerd that the data have
-	Timers   int64     `json:"timers"`    // how many wait, about
+	Until    time.Time `json:"until"`    // timers due until then wait
+	LastSeen time.Time `json:"lastseen"` // the last heartbeat of a timerd that the data have
+	Timers   int64     `json:"timers"`   // how many wait, about
 
 	short *history.ShortStream // why they cannot be compared; nil unless the stream does not reach back far enough
 }

@@ -31,7 +31,7 @@ end
 -- that is being resumed covers nothing; the rivals begin at an argument. Timers that wait in a restored Redis count as
 -- kept by another hold.
 function held.find(ARGV, first_rival, app, module, typ, score, skip, most, cutoff)
-  local is_held, waits_until = holds.of(run.data), restored.waits_until()
+  local is_held, waits_until = holds.of(run.data), waiting.till()
   local from = redis.call('ZCOUNT', run.firing, '-inf', '(' .. int(math.max(score, HELD))) + skip
   local refs, bytes, kept = {}, 0, 0
   for first = 0, MOST_LOOKED - 1, HELD_SLICE do

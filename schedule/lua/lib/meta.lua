@@ -11,8 +11,7 @@ end
 
 -- meta.without returns a number of fields of a partition's data less these.
 function meta.without(data, fields)
-  local there = redis.call('HMGET', data, unpack(meta.FIELDS))
-  for i = 1, #there do fields = fields - (there[i] and 1 or 0) end
+  for i = 1, #meta.FIELDS do fields = fields - redis.call('HEXISTS', data, meta.FIELDS[i]) end
   return fields
 end
 
@@ -22,8 +21,7 @@ function meta.note_contest() redis.call('HSET', run.data, ':?:', int(clock.real(
 -- meta.tidy removes the fields about timers where there are no timers. Records without a member in due or firing are
 -- put back by a sweep, which has to know whether they are large.
 function meta.tidy()
-  local there = redis.call('HMGET', run.data, ':l:', ':?:')
-  if not there[1] and not there[2] then return end
+  if redis.call('HEXISTS', run.data, ':l:') + redis.call('HEXISTS', run.data, ':?:') == 0 then return end
   local fields = redis.call('HLEN', run.data)
   if meta.without(run.data, fields) == 0
     and redis.call('EXISTS', run.due, run.firing, run.firingdata) == 0 then

@@ -36,12 +36,6 @@ function restored.is_usual(incarnation)
   return CLUSTER or incarnation == known or not known and is_own(incarnation)
 end
 
--- parse reads the field :w:, which may be missing.
-local function parse(text)
-  local till, last, ended = string.match(text or '', '^(%d+) (%d+) ?(%d*)$')
-  return till and { till = tonumber(till), last = tonumber(last), ended = tonumber(ended) }
-end
-
 -- last_seen returns the last heartbeat of a timerd, or nil. Versions without the field :s: have noted it elsewhere.
 local function last_seen()
   local last = tonumber(redis.call('HGET', run.data, ':s:') or nil)
@@ -74,7 +68,7 @@ end
 function restored.compare(incarnation, wait, forgiven)
   if CLUSTER then return nil end
   local plain, mark = string.match(incarnation or '', '^(%w*)(%*?)$')
-  local last = parse(wait)
+  local last = waiting.read(wait)
   if not is_own(plain) then return begin(last, forgiven) end
   if mark == '*' and last and last.ended then
     local first = index.head()
@@ -96,16 +90,10 @@ function restored.holding(till, is_held)
   return function(key, due) return due <= till or is_held ~= nil and is_held(key, due) end
 end
 
--- restored.waits_until returns until which due time timers wait, or -1.
-function restored.waits_until()
-  local wait = parse(redis.call('HGET', run.data, ':w:'))
-  return wait and not wait.ended and wait.till or -1
-end
-
 -- restored.finish ends the wait for timers due until a time: they are free from now on. It returns whether there was
 -- such a wait.
 function restored.finish(till)
-  local wait = parse(redis.call('HGET', run.data, ':w:'))
+  local wait = waiting.last()
   if not wait or wait.ended or wait.till ~= till then return false end
   redis.call('HSET', run.data, ':w:', int(wait.till) .. ' ' .. int(wait.last) .. ' ' .. clock.due_text())
   return true

@@ -4,7 +4,7 @@ local MOST_CANCELLED = 300
 -- waits reports whether a firing that no claim takes waits as Redis was restored (restored.lua): no hold covers it.
 local function waits(ref)
   local due, key = string.match(ref, '^(%d+):%d*:(.*)$')
-  if not key or tonumber(due) > restored.waits_until() then return false end
+  if not key or tonumber(due) > waiting.till() then return false end
   local is_held = holds.of(run.data)
   return not is_held or not is_held(key, tonumber(due))
 end
