@@ -52,7 +52,7 @@ func TestRunAndReport(t *testing.T) {
 		{"--workloads", "spike-2k", "--systems", strings.Join(systems, ","), "--pending", "0", "--foreign", "0",
 			"--out", results},
 		{"--workloads", "spike-2k", "--systems", "timerd", "--pending", "1000", "--foreign", "1000", "--out", crowded},
-		{"--workloads", "rates,millions,shapes", "--systems", "timerd", "--millions", "3000", "--out", own},
+		{"--workloads", "rates,millions,shapes,guards", "--systems", "timerd", "--millions", "3000", "--out", own},
 	} {
 		if out, err := run(t.Context(), slices.Concat(standard, flags)...); err != nil {
 			t.Fatalf("%v\n%s", err, out)
@@ -100,6 +100,7 @@ func TestRunAndReport(t *testing.T) {
 		"text\n", "| timerd, timer_set |", "1k pending", "1k foreign keys", "plots/drain-spike-2k.svg",
 		"### Cores by rate", "| 1,000 |", "plots/cores.svg",
 		"### One server, several timerds, a cluster", "5k pending", "plots/shapes.svg",
+		"### Guards", "| half refused |",
 		"### 3k timers pending", "| and during: BGSAVE |", "| timerd's start until its audits are over |",
 		"plots/lateness-3k-pending.svg",
 	} {
@@ -150,7 +151,8 @@ func TestFullProfile(t *testing.T) {
 		}
 	}
 	for _, want := range []string{"timerd, 1000000 pending", "timerd, 0 pending, 1000000 foreign", "setting, round 3",
-		"storms, round 1", "retries, round 1", "idle, round 2", "rates, round 3", "millions, round 1",
+		"storms, round 1", "retries, round 1",
+		"idle, round 2", "guards, round 2", "rates, round 3", "millions, round 1",
 		"shapes, round 3"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no step %q in\n%s", want, all)

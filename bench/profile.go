@@ -34,6 +34,7 @@ const (
 	storms   = "storms"
 	retries  = "retries"
 	idle     = "idle"
+	guards   = "guards"
 	longest  = "longest"
 	rates    = "rates"
 	millions = "millions"
@@ -52,7 +53,7 @@ func profileNamed(name string) (profile, error) {
 			name: name, systems: []string{"*"}, rounds: 3, grace: 40 * time.Second,
 			scale: load.Scale{
 				Setting: 5 * time.Second, Idle: 20 * time.Second, Storm: 50_000, Retried: 10_000, IdleFull: 1_000_000,
-				Crowd:    5_000,
+				Crowd: 5_000, Guarded: 100_000,
 				Millions: 20_000_000, Spread: spread10k, Spike: spike20k,
 				Rates: []int{100, 300, 1_000, 3_000, 10_000, 20_000}, Rated: 10 * time.Second,
 				Rate: 3_000, AtOnce: 60_000, Waiting: 100_000,
@@ -74,7 +75,7 @@ func profileNamed(name string) (profile, error) {
 			grace: 4 * time.Second,
 			scale: load.Scale{
 				Setting: 500 * time.Millisecond, Idle: time.Second, Storm: 2_000, Retried: 500, IdleFull: 20_000,
-				Crowd:    500,
+				Crowd: 500, Guarded: 2_000,
 				Millions: 20_000, Spread: few[0], Spike: few[1],
 				Rates: []int{100, 1_000}, Rated: time.Second,
 				Rate: 300, AtOnce: 2_000, Waiting: 5_000,
@@ -103,7 +104,7 @@ func workloads() []string {
 
 // furtherWorkloads returns the names of the workloads other than shapes.
 func furtherWorkloads() []string {
-	return []string{setting, storms, retries, idle, longest, rates, millions, shapes, durability}
+	return []string{setting, storms, retries, idle, guards, longest, rates, millions, shapes, durability}
 }
 
 // restrict leaves out all workloads, systems and numbers that were not requested. If none were requested, it leaves out
@@ -201,6 +202,8 @@ func other(name string, specs []peer.Spec, round int) []step {
 		return one((*load.Bench).Storms)
 	case retries:
 		return one((*load.Bench).Retries)
+	case guards:
+		return one((*load.Bench).Guards)
 	case longest:
 		return one((*load.Bench).Longest)
 	case rates:

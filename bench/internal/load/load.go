@@ -39,6 +39,7 @@ type Scale struct {
 	Rate     int           // firings per second of an installation
 	AtOnce   int           // timers due at one instant, of an installation
 	Waiting  int           // pending timers of an idle installation
+	Guarded  int           // timers due at one instant; guards stop half of them
 	Crowd    int           // timers or retries of a hostile tenant, for each kind of small ones
 }
 

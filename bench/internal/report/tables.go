@@ -27,6 +27,7 @@ func Tables(w io.Writer, run *result.Run) error {
 	d.setting(&b)
 	d.storms(&b)
 	d.retries(&b)
+	d.guards(&b)
 	d.longest(&b)
 	d.rates(&b)
 	d.millions(&b)
