@@ -54,8 +54,8 @@ func TestSystem(t *testing.T) {
 	if strings.Contains(text, "<i>") || strings.Contains(text, "<b>") {
 		t.Errorf("markup of somebody else:\n%s", text)
 	}
-	has(t, w.get("/api/v1/system").body, `"instance": "a"`, `"instance": "lost\u003cb\u003e"`, `"check": "claims"`, `"role": "master"`,
-		`"fullin": null`)
+	has(t, w.get("/api/v1/system").body, `"instance": "a"`, `"instance": "lost\u003cb\u003e"`, `"check": "claims"`,
+		`"role": "master"`, `"fullin": null`)
 }
 
 // The system's page has the account, and the events beside it once they were compared.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/history"
+	"github.com/timerd-io/timerd/schedule"
 )
 
 // Restored says that timers wait to be compared with the streams, as Redis may have older data than before.
@@ -43,6 +44,11 @@ func checkRestored(f *facts, p *diag.Findings) {
 	text := fmt.Sprintf("Redis has data of %s, the last sign of a timerd, and was restarted or restored since: %s, "+
 		"due until %s", r.LastSeen.Format(timeLayout), count(r.Timers, "timer waits", "timers wait"),
 		r.Until.Format(timeLayout))
+	if r.LastSeen.After(r.Until.Add(schedule.AheadBy)) {
+		p.Fail("timerd reconcile --since, with a time shortly before the data was saved", "%s; nothing compares them, "+
+			"as that sign is of a clock that was ahead", text)
+		return
+	}
 	if r.short == nil {
 		p.Warn("wait until a timerd has compared them with "+f.Streams.FiredStream()+
 			"; if none runs: timerd reconcile", "%s", text)
