@@ -19,10 +19,9 @@ import (
 const (
 	// nextShown is the number of next occurrences shown.
 	nextShown = 5
-	// repeatingRows is the number of rows on a page: each costs Redis a call.
+	// repeatingRows is the number of rows on a page.
 	repeatingRows = 50
-	// repeatingLooked limits, about, the keys that a page reads, in steps that take Redis a ms, and the keys that it
-	// sorts.
+	// repeatingLooked limits, about, the keys that a page reads and sorts.
 	repeatingLooked = 20_000
 )
 
@@ -107,15 +106,15 @@ func (p repeatingPlace) String() string {
 	if p.scan == (query.RepeatingPlace{}) {
 		return encodeRef(p.after)
 	}
-	return fmt.Sprintf("@%s.%d@%s", p.scan.Partition, p.scan.Cursor, encodeRef(p.after))
+	return fmt.Sprintf("@%s.%d@%s", p.scan.Partition, p.scan.Serial, encodeRef(p.after))
 }
 
 // parseRepeatingPlace reads a text that String has returned. An empty text is the beginning.
 func parseRepeatingPlace(text string) (p repeatingPlace, err error) {
 	rest, ok := strings.CutPrefix(text, "@")
 	if place, ref, found := strings.Cut(rest, "@"); ok && found {
-		partition, cursor, _ := strings.Cut(place, ".")
-		if p.scan.Cursor, err = strconv.ParseUint(cursor, 10, 64); err != nil || partition == "" {
+		partition, serial, _ := strings.Cut(place, ".")
+		if p.scan.Serial, err = strconv.ParseInt(serial, 10, 64); err != nil || partition == "" {
 			return p, fmt.Errorf("%s: want the next of the page before it", event.ClipText(text))
 		}
 		p.scan.Partition, text = keys.Partition(partition), ref

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -39,47 +40,82 @@ type KeyState struct {
 var ErrTooManyFirings = errors.New(
 	"too many timers are owed or firing to find the repetition of this key now: try again")
 
-// repetitionsChunk limits the keys of one round trip. Redis runs the steps of one round trip without a break, and a key
-// with a crowd of firings, or with payloads of the largest size, takes 2 to 3 ms.
-const repetitionsChunk = 4
+const (
+	// repetitionsCalls limits the calls of one round trip: Redis runs them without a break.
+	repetitionsCalls = 4
+	// repetitionsKeys limits the keys of one call: some 0.5 ms.
+	repetitionsKeys = 100
+	// repetitionsSearches limits the keys of one round trip that are looked for among the firings. With a crowd of
+	// firings, or payloads of the largest size, one takes 2 to 3 ms.
+	repetitionsSearches = 4
+)
 
 // Repetitions returns the rhythm of each of the keys, in their order, whether its occurrence is pending, held or on its
 // way. Each rhythm is read in one step, but not all of them together. An unknown rhythm is not an error: its KeyState
 // has Err.
 func Repetitions(ctx context.Context, s *schedule.Schedule, names []string) ([]KeyState, error) {
-	states := make([]KeyState, 0, len(names))
-	for some := range slices.Chunk(names, repetitionsChunk) {
+	states := make([]KeyState, len(names))
+	unread := map[keys.Partition][]int{} // indices of names
+	var partitions []keys.Partition
+	for i, name := range names {
+		p := s.Partition(name)
+		if unread[p] == nil {
+			partitions = append(partitions, p)
+		}
+		unread[p] = append(unread[p], i)
+	}
+	for len(partitions) > 0 {
+		some := partitions[:min(len(partitions), repetitionsCalls)]
 		calls := make([]schedule.Call, len(some))
-		for i, name := range some {
-			calls[i] = schedule.Call{Partition: s.Partition(name), Args: []any{name}}
+		for i, p := range some {
+			calls[i] = schedule.Call{Partition: p, Args: []any{max(1, repetitionsSearches/len(some))}}
+			for _, at := range unread[p][:min(len(unread[p]), repetitionsKeys)] {
+				calls[i].Args = append(calls[i].Args, names[at])
+			}
 		}
 		for i, reply := range s.Run(ctx, s.Script(lua, "repetitions"), calls) {
-			state, err := keyState(reply)
+			p := some[i]
+			found, err := keyStates(reply, len(calls[i].Args)-1)
 			if err != nil {
-				return nil, fmt.Errorf("schedule: read the repetition of %s: %w", keys.Abbreviate(some[i]), err)
+				return nil, fmt.Errorf("schedule: read the repetition of %s: %w",
+					keys.Abbreviate(names[unread[p][len(found)]]), err)
 			}
-			states = append(states, state)
+			for j, state := range found {
+				states[unread[p][j]] = state
+			}
+			unread[p] = unread[p][len(found):]
 		}
+		partitions = slices.DeleteFunc(partitions, func(p keys.Partition) bool { return len(unread[p]) == 0 })
 	}
 	return states, nil
 }
 
-// keyState reads one key's reply.
-func keyState(reply *redis.Cmd) (KeyState, error) {
-	found, err := schedule.ReadReply(reply, 1, 0)
+// keyStates reads the reply of one call: of its first keys, at least one and at most so many. If one cannot be read, it
+// returns those before it, and the error.
+func keyStates(reply *redis.Cmd, most int) (states []KeyState, err error) {
+	found, err := schedule.ReadReply(reply, 1, 1)
+	if err == nil && len(found) > most {
+		err = fmt.Errorf("unexpected reply of %d elements", len(found))
+	}
 	if err != nil {
-		return KeyState{}, err
+		return nil, err
 	}
-	switch found := found[0].(type) {
-	case string:
-		return repetitionOf(found)
-	case int64:
-		if found < 0 {
-			return KeyState{Err: ErrTooManyFirings}, nil
+	for _, said := range found {
+		var state KeyState
+		switch said := said.(type) {
+		case string:
+			state, err = repetitionOf(said)
+		case int64:
+			if state.Due = schedule.Millis(said).Time(); said < 0 {
+				state = KeyState{Err: ErrTooManyFirings}
+			}
 		}
-		return KeyState{Due: schedule.Millis(found).Time()}, nil
+		if err != nil {
+			return states, err
+		}
+		states = append(states, state)
 	}
-	return KeyState{}, nil
+	return states, nil
 }
 
 // repetitionOf reads the record of an occurrence.
@@ -99,12 +135,13 @@ func repetitionOf(text string) (KeyState, error) {
 	return KeyState{Repetition: found}, nil
 }
 
-// repeatingPage is about the number of repeating keys that one command reads.
-const repeatingPage = 500
+// repeatingPage limits the repeating keys that one command reads: some 0.2 ms.
+const repeatingPage = 2000
 
-// Repeating calls yield for a namespace's repeating keys, some at a time and in no order, until it returns false. A key
-// may come twice. A key that starts or stops repeating meanwhile may be left out. If slots were moving, their keys are
-// left out, and the final error wraps a *MovingError.
+// Repeating calls yield for a namespace's repeating keys, some at a time, until it returns false: of each partition
+// first the keys that have not fired for longest. A key that fires meanwhile may come twice. A key that stops repeating
+// meanwhile, or whose next occurrence is to be planned anew, may be left out. If slots were moving, their keys are left
+// out, and the final error wraps a *MovingError.
 func Repeating(ctx context.Context, s *schedule.Schedule, n keys.Namespace, yield func([]keys.Key) bool) error {
 	return repeatingPages(ctx, s, n, RepeatingPlace{}, func(page repeatingKeys, _ RepeatingPlace) bool {
 		return len(page.keys) == 0 || yield(page.keys)
@@ -115,17 +152,17 @@ func Repeating(ctx context.Context, s *schedule.Schedule, n keys.Namespace, yiel
 // and the end as the place after a search.
 type RepeatingPlace struct {
 	Partition keys.Partition
-	Cursor    uint64
+	Serial    int64 // of the first key to read; 0: the partition's first key
 }
 
-// RepeatingFrom returns a namespace's repeating keys from a place on, in no order. It stops after about most repeating
-// keys of any namespace. It returns the next place, and the number of keys searched. Missing and double keys, and
-// moving slots, are as in [Repeating].
+// RepeatingFrom returns a namespace's repeating keys from a place on. It reads at most so many repeating keys of any
+// namespace, or one page. It returns the next place, and the number of keys searched. Order, missing and double keys,
+// and moving slots, are as in [Repeating].
 func RepeatingFrom(ctx context.Context, s *schedule.Schedule, n keys.Namespace, from RepeatingPlace,
 	most int) (found []keys.Key, next RepeatingPlace, looked int, err error) {
 	err = repeatingPages(ctx, s, n, from, func(page repeatingKeys, at RepeatingPlace) bool {
 		found, looked, next = append(found, page.keys...), looked+page.looked, at
-		return looked < most
+		return looked+repeatingPage <= most
 	})
 	if _, moving := errors.AsType[*MovingError](err); err != nil && !moving {
 		return nil, from, 0, err
@@ -154,12 +191,11 @@ func repeatingPages(ctx context.Context, s *schedule.Schedule, n keys.Namespace,
 			at = from
 		}
 		for ended := false; !ended; {
-			page, cursor, err := readRepeating(ctx, s, p, at.Cursor, n)
-			if err != nil {
+			var page repeatingKeys
+			if page, at, ended, err = readRepeating(ctx, s, at, n); err != nil {
 				return err
 			}
-			at.Cursor = cursor
-			if ended = cursor == 0; ended {
+			if ended {
 				at = RepeatingPlace{}
 				if i+1 < len(partitions) {
 					at.Partition = partitions[i+1]
@@ -203,18 +239,34 @@ type repeatingKeys struct {
 	looked int        // of any
 }
 
-// readRepeating reads some repeating keys of a partition, and returns the next cursor: 0 at the end.
-func readRepeating(ctx context.Context, s *schedule.Schedule, p keys.Partition, cursor uint64,
-	n keys.Namespace) (repeatingKeys, uint64, error) {
-	page, next, err := s.Client().ZScan(ctx, p.Repeat(), cursor, "", repeatingPage).Result()
-	if err != nil {
-		return repeatingKeys{}, 0, fmt.Errorf("schedule: look for repetitions: %w", err)
+// readRepeating reads some repeating keys of a partition from a place on, by serial. It returns the place behind them,
+// and whether these were the last. A range costs Redis a twentieth of a ZSCAN.
+func readRepeating(ctx context.Context, s *schedule.Schedule, at RepeatingPlace,
+	n keys.Namespace) (found repeatingKeys, next RepeatingPlace, ended bool, err error) {
+	bounds := redis.ZRangeBy{Min: "-inf", Max: "+inf", Count: repeatingPage}
+	if at.Serial != 0 {
+		bounds.Min = strconv.FormatInt(at.Serial, 10)
 	}
-	found := repeatingKeys{looked: len(page) / 2}
-	for i := 0; i < len(page); i += 2 { // each name is followed by its score
-		if key, err := keys.Parse(page[i]); err == nil && n.Match(key) {
+	var page []redis.Z
+	for len(page) == 0 && !ended {
+		if page, err = s.Client().ZRangeByScoreWithScores(ctx, at.Partition.Repeat(), &bounds).Result(); err != nil {
+			return found, at, false, fmt.Errorf("schedule: look for repetitions: %w", err)
+		}
+		if ended = int64(len(page)) < bounds.Count; ended {
+			break
+		}
+		// More keys may have the last serial: all of them belong to the next page. If all have it, read a larger one.
+		last := page[len(page)-1].Score
+		page = page[:slices.IndexFunc(page, func(z redis.Z) bool { return z.Score == last })]
+		next = RepeatingPlace{at.Partition, int64(last)}
+		bounds.Count *= 2
+	}
+	found.looked = len(page)
+	for _, z := range page {
+		name, _ := z.Member.(string)
+		if key, err := keys.Parse(name); err == nil && n.Match(key) {
 			found.keys = append(found.keys, key)
 		}
 	}
-	return found, next, nil
+	return found, next, ended, nil
 }
