@@ -18,6 +18,16 @@ func (s *System) Collect() *testenv.Collector {
 	return testenv.Collect(s.T, s.JS, "TIMERS")
 }
 
+// LastEvent returns the number of the last event in TIMERS.
+func (s *System) LastEvent() uint64 {
+	s.T.Helper()
+	stream, err := s.JS.Stream(s.T.Context(), "TIMERS")
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	return stream.CachedInfo().State.LastSeq
+}
+
 // perEvent is added to Patience for each event of a long wait.
 const perEvent = 20 * time.Millisecond
 

@@ -50,6 +50,14 @@ func New(t testing.TB, opts ...devserver.RedisOption) *System {
 	return s
 }
 
+// ReplaceNATS gives the system another NATS, with these options.
+func (s *System) ReplaceNATS(opts ...testenv.NATSOption) {
+	s.T.Helper()
+	s.NATS = testenv.NATS(s.T, opts...)
+	s.JS = s.NATS.JetStream()
+	s.Env["TIMERD_NATS_URL"] = s.NATS.URL()
+}
+
 // Do runs a Redis command.
 func (s *System) Do(args ...any) any {
 	s.T.Helper()
@@ -87,6 +95,16 @@ func (s *System) After(ms int64) {
 		now, err := s.RDB.Time(context.WithoutCancel(s.T.Context())).Result()
 		return err == nil && now.UnixMilli() > ms
 	}, "the clock to pass")
+}
+
+// LastSeen returns the last heartbeat of a timerd that Redis has, in unix ms.
+func (s *System) LastSeen() int64 {
+	s.T.Helper()
+	seen, err := s.RDB.HGet(s.T.Context(), keys.Single.Data(), ":s:").Int64()
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	return seen
 }
 
 // Adopted waits until the index holds a plain key as it is now. On a stalled machine the key may have run out by then:

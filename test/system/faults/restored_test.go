@@ -47,11 +47,7 @@ func newRestored(t *testing.T) *restored {
 		}
 	}
 	s.After(s.Now() + 20)
-	seen, err := s.RDB.HGet(t.Context(), keys.Single.Data(), ":s:").Int64()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.old = seen + config.Duplicates.Milliseconds()/2 + 1000
+	s.old = s.LastSeen() + config.Duplicates.Milliseconds()/2 + 1000
 	s.backup = s.BackUp()
 	for i := range restoredOpen {
 		if got := s.Do("FCALL", "timer_cancel", 1, fmt.Sprintf("shop:open:t:%d", i)); got != "cancelled" {
