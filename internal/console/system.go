@@ -61,7 +61,9 @@ type TimerdView struct {
 }
 
 // Namespaces returns the namespaces whose keys are timers for it.
-func (t TimerdView) Namespaces() string { return t.Settings["TIMERD_NAMESPACES"] }
+func (t TimerdView) Namespaces() string {
+	return strings.ReplaceAll(t.Settings["TIMERD_NAMESPACES"], ",", ", ")
+}
 
 // Deaf reports whether it is set to hear no keyspace events.
 func (t TimerdView) Deaf() bool { return t.Settings["TIMERD_KEYSPACE_EVENTS"] == "off" }
@@ -113,7 +115,7 @@ type StreamView struct {
 	// FullIn is the time in seconds until a limit is reached at this rate; null if none is, or if unknown.
 	FullIn *float64 `json:"fullin"`
 
-	beside bool // no timer passes it
+	beside bool // it carries no timers
 }
 
 // SizeText returns the stream's size.
@@ -179,7 +181,7 @@ func newStreamView(s status.Stream, perSecond float64, known bool) StreamView {
 		most = min(most, float64(s.MaxBytes)/each)
 	}
 	if perSecond == 0 || math.IsInf(most, 1) || s.MaxAge > 0 && perSecond*float64(s.MaxAge) < most {
-		return v // messages leave before
+		return v // messages expire before it is full
 	}
 	v.FullIn = new(max((most-messages)/perSecond, 0))
 	return v
@@ -317,7 +319,7 @@ func (v *System) addTimerds(r *status.Redis) {
 	v.Gone = append(v.Gone, r.Gone...)
 	for _, t := range r.Timerds {
 		hears := []string{}
-		for _, g := range gapsOf(r) { // its start is the first
+		for _, g := range gapsOf(r) { // each timerd has a gap at its start on each server that it hears
 			if g.Instance == t.Instance {
 				hears = append(hears, g.Server)
 			}

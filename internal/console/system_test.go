@@ -48,7 +48,7 @@ func TestSystem(t *testing.T) {
 	text := w.fresh("/system")
 	// A young stream counts as a minute old: one message in ten seconds, of some 1,040 bytes. In an hour those are less
 	// than the second limit.
-	has(t, text, "not ready", "claims", "&lt;i&gt;no scripts&lt;/i&gt;", "shop,&lt;b&gt;", `data-is="full">in 1`,
+	has(t, text, "not ready", "claims", "&lt;i&gt;no scripts&lt;/i&gt;", "shop, &lt;b&gt;", `data-is="full">in 1`,
 		"never at this rate", "1 timerd is gone since yesterday", "lost&lt;b&gt;</bdi></span>, last seen 1 h",
 		"1 stream that no timer passes", ">TIMERS_HISTORY<", `data-is="kept up to">67.1 MB, 30 d`)
 	if strings.Contains(text, "<i>") || strings.Contains(text, "<b>") {

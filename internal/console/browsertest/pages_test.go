@@ -17,7 +17,8 @@ func views() []view {
 	at := func(path string) func(*tab) { return func(b *tab) { b.open(path) } }
 	return []view{
 		{"overview", at("/"), "dead letters"},
-		{"timers", at("/timers?q=pay"), "pay:order:callback:"},
+		{"", at("/timers?q=pay"), "pay:order:callback:"},
+		{"timers", at("/timers?q=pay&limit=20"), "Next page"},
 		{"timer", at("/timers/" + url.PathEscape(failing)), "Attempt 3 of 16"},
 		{"search", func(b *tab) {
 			b.open("/")
@@ -35,10 +36,10 @@ func views() []view {
 			b.follow("tbody td.num a", "*")
 		}, "attempts used up"},
 		{"holds", at("/holds"), "ticket 4711"},
-		{"", at("/consumers"), "Dead letters"},
-		{"", at("/system"), "TIMERS_DEAD"},
+		{"consumers", at("/consumers"), "Dead letters"},
+		{"system", at("/system"), "TIMERS_DEAD"},
 		{"", at("/system?q=shop&text=paid"), "shop:order:paid:88259 was there"},
-		{"", at("/webhooks"), "merchant.example:443"},
+		{"webhooks", at("/webhooks"), "merchant.example:443"},
 		{"", func(b *tab) {
 			b.open("/webhooks?failed=1")
 			b.follow("tbody td.when a", "*")
