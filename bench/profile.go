@@ -216,7 +216,7 @@ func other(name string, specs []peer.Spec, round int) []step {
 		})
 	case millions:
 		if round > 1 {
-			return nil // it would take a large part of a round
+			return nil // once is enough: it takes a large part of a round
 		}
 		return one((*load.Bench).Millions)
 	default:

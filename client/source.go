@@ -119,7 +119,7 @@ func (s *source) renew() error {
 	old := s.inbox
 	s.inbox, s.ended, s.began, s.asked = inbox, ended, time.Now(), 0
 	select {
-	case <-s.faults: //nolint:errcheck // of a dropped request
+	case <-s.faults: //nolint:errcheck // a fault of an older request
 	default:
 	}
 	s.ask()
@@ -205,7 +205,7 @@ func (s *source) receive(msg *nats.Msg) {
 	default:
 		select {
 		case s.faults <- fmt.Errorf("JetStream: %s %s", status, msg.Header.Get("Description")):
-		default: // one is enough
+		default: // an earlier fault waits already
 		}
 	}
 }

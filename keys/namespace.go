@@ -279,7 +279,7 @@ func (ns Namespaces) Apart() Namespaces {
 			if _, ok := apart[i].Overlap(apart[j]); ok {
 				apart[i] = apart[i].join(apart[j])
 				apart = slices.Delete(apart, j, j+1)
-				i, j = -1, len(apart) // it may overlap others now
+				i, j = -1, len(apart) // the joined one may overlap others
 			}
 		}
 	}

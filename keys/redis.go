@@ -193,13 +193,13 @@ func (p Partition) Reconciling() string { return p.key("reconciling") }
 // Known names the sorted set of the apps with timers set through the function library or by a retry.
 func (p Partition) Known() string { return p.key("known") }
 
-// Members names the sorted set of timerds at work, scored by their last sign of life in unix ms.
+// Members names the sorted set of living timerds, scored by their last sign of life in unix ms.
 func (p Partition) Members() string { return p.key("members") }
 
 // Silent names the sorted set of the timerds that fell silent without ending in order, scored like Members.
 func (p Partition) Silent() string { return p.key("silent") }
 
-// Unable names the sorted set of timerds at work and unable to publish events, scored like Members.
+// Unable names the sorted set of living timerds unable to publish events, scored like Members.
 func (p Partition) Unable() string { return p.key("unable") }
 
 // Hearing names the sorted set of timerds that receive the events of the partition's server, scored by their last proof

@@ -201,8 +201,8 @@ func calm(ctx context.Context) {
 	}
 }
 
-// drain waits until the schedule is empty and all webhooks are delivered, at two looks with a calm time between them: a
-// retry request may be on its way at the first one. It reports whether both looks found nothing.
+// drain waits until the schedule is empty and all webhooks are delivered, in two checks with a calm time between them:
+// a retry request may be on its way at the first one. It reports whether both checks found nothing.
 func drain(ctx context.Context, c config, s *servers.System) bool {
 	empty := 0
 	for deadline := time.Now().Add(c.maxDelay + drainTime); time.Now().Before(deadline); calm(ctx) {

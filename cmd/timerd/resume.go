@@ -117,7 +117,7 @@ func showKept(kind schedule.ResumeKind, p admin.ResumeProgress) string {
 	for i, n := range p.KeptBy {
 		by[i] = n.String()
 	}
-	if len(by) == 0 { // they wait
+	if len(by) == 0 { // no hold keeps them: they wait for the comparison
 		by = []string{"the comparison of a restored Redis (timerd status)"}
 	}
 	becomes := map[schedule.ResumeKind]string{

@@ -89,19 +89,19 @@ type fileSetter struct {
 // bulk is a batch of lines that is being set.
 type bulk struct {
 	lines []bulkLine
-	line  int   // the last one finished with them
-	end   int64 // the offset behind it
+	line  int   // number of its last line
+	end   int64 // the offset behind that line
 
 	done    chan struct{} // closed once the results are complete
 	results []client.SetResult
-	err     error // of all
+	err     error // of the whole batch
 }
 
 // bulkLine is a line with its content.
 type bulkLine struct {
 	number int
 	parsedLine
-	fault error // the reason why it sets nothing
+	fault error // why the line sets no timer
 }
 
 // Limits of the lines in one batch, and of one line, in bytes.
@@ -130,7 +130,7 @@ func (b *fileSetter) setAll(ctx context.Context, in io.Reader) error {
 			}
 			return errors.Join(failed, fmt.Errorf("line %d and the rest: %w", number, err))
 		}
-		waits := b.note == nil && !isLast && !hasLine(reader) // a file has its lines
+		waits := b.note == nil && !isLast && !hasLine(reader) // a file never waits for lines
 		if isLast || waits || len(b.lines) >= bulkLines || b.bytes >= bulkBytes {
 			if err := b.settle(); err != nil {
 				return err

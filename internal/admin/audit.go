@@ -112,7 +112,7 @@ func (a *audits) follow(ctx context.Context, node string, one *asked, seen sched
 	}
 	now, taken := seen.Progress(node, one.id)
 	if newer := seen.Of(node); !now.Done && newer != "" && newer != one.id {
-		// The timerd tells of the newer one from the time when it has heard of it, even if it was at work on this one.
+		// A timerd reports on the newest request that it received, also with an audit begun for an older one.
 		if progress, told := seen.Progress(node, newer); told || !one.taken {
 			one.id, now, taken = newer, progress, told
 		}

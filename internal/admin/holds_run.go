@@ -18,7 +18,7 @@ func (s *Holds) Run(ctx context.Context) {
 	failing := false
 	for pause := time.Duration(0); backoff.Sleep(ctx, pause); {
 		if pause = time.Second; s.schedule.IsVirtual() {
-			pause = pollEvery // a second may be a day there
+			pause = pollEvery // its clock may move a day in a second
 		}
 		list, err := s.schedule.Holds(ctx)
 		if err != nil {
@@ -33,7 +33,7 @@ func (s *Holds) Run(ctx context.Context) {
 		s.logChanges(known, list)
 		changed := known == nil || known.Generation != list.Generation
 		every := copyEvery
-		if list.Generation == 0 { // the whole list may be lost and copies of it left
+		if list.Generation == 0 { // the list is empty or lost; copies of a lost list restore it
 			every = lostEvery
 		}
 		if changed || time.Since(copied) > every {
@@ -61,7 +61,7 @@ func (s *Holds) Run(ctx context.Context) {
 		progress, err := releaser.advance(ctx, list)
 		switch {
 		case releaser.isStuck(list):
-			releaser.leave(ctx) // another timerd may reach them
+			releaser.leave(ctx) // another timerd may reach the silent servers
 		case err == nil && progress.Waits == "":
 			pause = pollEvery
 		}

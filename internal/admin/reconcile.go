@@ -23,7 +23,7 @@ import (
 const (
 	// reconcileIDs is the number of ids that are ended together.
 	reconcileIDs = 4096
-	// timerdGone is the time without a heartbeat after which no timerd is at work, timerdLook the interval of looks.
+	// timerdGone is the time without a heartbeat after which no timerd is running, timerdLook the interval of checks.
 	timerdGone = 5 * time.Second
 	timerdLook = 200 * time.Millisecond
 )
@@ -69,7 +69,7 @@ type Reconciled struct {
 	Fired []FiredEvent
 }
 
-// ErrTimerdRuns means that a timerd is at work, so the schedule does not tell how old it is.
+// ErrTimerdRuns means that a timerd is running, so the age of the data is unknown.
 var ErrTimerdRuns = errors.New("a timerd is at work, so Redis does not tell from when its data is: use --since")
 
 // ErrClusterAge means that the masters of a cluster may have data of several times.
@@ -84,7 +84,7 @@ var ErrNoHeartbeat = errors.New("there is no heartbeat in Redis, so it does not 
 
 // Find sets Since and Known by the last heartbeat before timers began to wait, or if none wait by the last one in the
 // schedule, less the longest lease and the duplicate window: a timer that was claimed before it may have been settled
-// after it. Within timerdGone it shows whether a timerd is at work, if none wait. Its error is one of the above, or of
+// after it. Within timerdGone it shows whether a timerd is running, if none wait. Its error is one of the above, or of
 // the servers.
 func (r *Reconciliation) Find(ctx context.Context) error {
 	if waits, err := r.Waits(ctx); err != nil {
@@ -138,7 +138,7 @@ func (r *Reconciliation) Check(ctx context.Context) error {
 // Run reads the streams from Since on, ends the timers whose ids it finds, and sets lost retries of webhooks again. If
 // dry, it only counts. progress is called with the number of messages read. It may be interrupted and repeated; beside
 // an error it returns its work so far. At its end, timers that waited for it are free. If it is interrupted while a
-// timerd is at work, or one starts, an occurrence of a timer that repeats may fire a second time.
+// timerd is running, or one starts, an occurrence of a timer that repeats may fire a second time.
 func (r *Reconciliation) Run(ctx context.Context, dry bool, progress func(read int64)) (all Reconciled, err error) {
 	e := ending{Reconciliation: r, reader: history.New(r.JetStream, r.Streams.Names), progress: progress,
 		as:       schedule.Stored{Lease: history.LongestLease, Known: schedule.MillisOf(r.Known), Dry: dry},
@@ -178,7 +178,7 @@ type ending struct {
 	as       schedule.Stored
 	ended    int64
 
-	doubtful map[keys.Key]schedule.StoredID // by keys, an id without a timer
+	doubtful map[keys.Key]schedule.StoredID // by key: the id of an event whose timer was not found
 	// over has the hashes of keys with a timer that would have ended, where nothing is changed: another timer of such a
 	// key may be the one that is still there.
 	over map[uint64]bool
@@ -260,7 +260,7 @@ func (e *ending) endAll(ctx context.Context, kind string, found []history.Identi
 				e.over[hash] = true
 			}
 		case schedule.StoredDoubtful:
-			// Timers that were set and have fired since the restore are no riddle.
+			// A timer that was set after the restore is not in doubt.
 			if !e.over[hash] && (e.wait == nil || ids[i].Due <= e.wait.Until) {
 				e.doubtful[ids[i].Key] = ids[i]
 			}

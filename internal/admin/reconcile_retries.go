@@ -64,7 +64,7 @@ func (r *Reconciliation) setRetries(ctx context.Context, dry bool, progress func
 	if r.List {
 		rs.fired = map[keys.Key]FiredEvent{}
 	}
-	last := r.Known // before the restore, if timers wait: timerds have sent heartbeats since
+	last := r.Known // if timers wait, the last heartbeat before the restore: later ones were sent since
 	if r.wait == nil {
 		var err error
 		if last, _, err = r.Schedule.LastHeartbeat(ctx); err != nil {

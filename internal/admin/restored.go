@@ -54,7 +54,7 @@ func (r Restored) Run(ctx context.Context) {
 		}
 		w, waits, err := r.Schedule.Waiting(ctx)
 		if err != nil || !waits || !r.JetStream.Conn().IsConnected() {
-			continue // others report an outage
+			continue // other checks report an outage
 		}
 		if taken, err := turn.take(ctx); err != nil || !taken {
 			continue
@@ -96,7 +96,7 @@ func (r Restored) compare(ctx context.Context, turn turn) error {
 			return
 		}
 		if taken, err := turn.take(within); err == nil && !taken {
-			lost = true // another timerd goes on
+			lost = true // another timerd has taken over
 			cancel()
 		}
 		renewed = time.Now()
@@ -127,7 +127,7 @@ const mostNamed = 10
 // warn logs some keys.
 func (r Restored) warn(what string, some []keys.Key) {
 	for _, key := range some[:min(len(some), mostNamed)] {
-		r.Logger.Warn("a key of the restored Redis "+what, "key", key.String()) //nolint:sloglint // constants
+		r.Logger.Warn("a key of the restored Redis "+what, "key", key.String()) //nolint:sloglint // callers' constants
 	}
 	if more := len(some) - mostNamed; more > 0 {
 		r.Logger.Warn("more such keys", "keys", more)

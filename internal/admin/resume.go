@@ -19,8 +19,8 @@ type ResumeProgress struct {
 	Released int // by this caller, timers
 	Held     int64
 	Waits    string // the obstacle, if any
-	// Kept is the number of timers that other holds, KeptBy, keep once all others are released. The resume stays, and
-	// applies when these holds end. If several resumes cover a timer, the narrowest namespace decides.
+	// Kept is the number of timers that stay on hold under KeptBy, after all others are released. The resume stays, and
+	// applies when those holds end. If several resumes cover a timer, the narrowest namespace decides.
 	Kept   int64
 	KeptBy []keys.Namespace
 }
@@ -66,7 +66,7 @@ func (s *Holds) Resume(ctx context.Context, n keys.Namespace, how schedule.Resum
 		}
 		tell(progress)
 		if len(releaser.stuck[n]) > 0 {
-			releaser.leave(ctx) // another timerd may reach them
+			releaser.leave(ctx) // another timerd may reach the silent servers
 			if time.Since(releaser.away) > awayPatience {
 				return releaser.stuckError(n)
 			}

@@ -370,7 +370,7 @@ func (t *Timers) pass(ctx context.Context, sel Selection, act func(context.Conte
 	if failed == nil && len(found) > 0 {
 		failed = flush(len(found))
 	}
-	if failed == nil { // all but moving slots is done
+	if failed == nil { // only timers of moving slots are left
 		failed = left.error(err)
 	}
 	return cut, failed

@@ -24,7 +24,7 @@ func (t turn) take(ctx context.Context) (taken bool, err error) {
 	rdb := t.schedule.Client()
 	taken, err = rdb.SetNX(ctx, t.name, t.caller, turnFor).Result()
 	if err == nil && !taken {
-		var left time.Duration // more than a turn if a clock that was ahead wrote its end
+		var left time.Duration // a clock that was ahead may have set it to more than a turn
 		var holder string
 		if holder, err = rdb.Get(ctx, t.name).Result(); err == nil {
 			left, err = rdb.PTTL(ctx, t.name).Result()
@@ -34,7 +34,7 @@ func (t turn) take(ctx context.Context) (taken bool, err error) {
 		}
 	}
 	if err != nil {
-		return false, fmt.Errorf("take a turn by %s: %w", t.name, err)
+		return false, fmt.Errorf("take the lock %s: %w", t.name, err)
 	}
 	return taken, nil
 }

@@ -244,7 +244,7 @@ func namespaceOf(q query.Query) (n keys.Namespace) {
 	}
 	parts := strings.SplitN(q.Prefix, ":", 4)
 	for i, part := range []*string{&n.App, &n.Module, &n.Type} {
-		if i+1 < len(parts) { // the last one may go on
+		if i+1 < len(parts) { // the last part may be incomplete
 			*part = parts[i]
 		}
 	}

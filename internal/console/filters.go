@@ -76,7 +76,7 @@ func (f filter) query(now time.Time) (query.Query, error) {
 	case "overdue":
 		q.Before = now
 	case "1m", "1h", "24h":
-		d, _ := time.ParseDuration(f.Due) // one of these
+		d, _ := time.ParseDuration(f.Due) // all three parse
 		q.From, q.Before = now, now.Add(d)
 	default:
 		return q, badRequest("There is no “due="+clip(f.Due, 50)+"”.", "Take overdue, 1m, 1h or 24h.")

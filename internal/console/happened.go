@@ -16,7 +16,8 @@ const (
 	// happenedShown limits the actions and incidents on the system's page, and happenedWithin the time to read them.
 	happenedShown  = 50
 	happenedWithin = 2 * time.Second
-	// happenedFirst is the number of these that the page shows before it is asked for the others, as guardedRows.
+	// happenedFirst is the number of these that the page shows at first, for the reason of guardedRows. It shows the
+	// others on request.
 	happenedFirst = 4
 	// guardBytes limits the bytes of an encoded guard.
 	guardBytes = 3 * keys.MaxKeyBytes

@@ -45,7 +45,7 @@ func (s *shared) readEvents(r *http.Request, q history.Query, place string, limi
 	v := newEventsView()
 	found, err := s.sources.History.Search(r.Context(), q, place, limit)
 	if err != nil {
-		v.Away = err.Error() // the finds before the error are good
+		v.Away = err.Error() // records found before the error are complete
 	}
 	for _, record := range found.Records {
 		switch record.Kind {

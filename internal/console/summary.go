@@ -21,7 +21,7 @@ type shared struct {
 	sources Sources
 	state   *cache[*summary]
 	due     *cache[*forecast]
-	few     *cache[*liveCounts] // of few timers
+	few     *cache[*liveCounts] // kept only if there are few timers
 }
 
 func newShared(sources Sources) *shared {
@@ -121,7 +121,7 @@ func (s *summary) HeldBy(key keys.Key) *status.Hold {
 // notice is a sentence at the top of a page: a problem, and its fix.
 type notice struct {
 	Tone    string // bad, warn or held
-	What    string // said first
+	What    string // shown first, in bold
 	Text    string
 	Fix     []diag.Step
 	Runbook string // the address of its paragraph; may be empty

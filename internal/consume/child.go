@@ -38,7 +38,7 @@ type child struct {
 
 	mu      sync.Mutex
 	inHand  map[string]*waiter // by event id
-	current *waiter            // if alone, the event of an answer without an id; nil while no answer can be about it
+	current *waiter            // if alone, the event that an answer without an id belongs to; nil if there is none
 	stopped error              // the reason for stopping it; the first one counts
 	noise   int                // lines without an answer
 }
@@ -75,7 +75,7 @@ func start(command, env []string, alone bool, killAfter time.Duration, log *slog
 	if err == nil {
 		err = c.process.Start()
 	}
-	_ = errors.Join(in.Close(), out.Close()) // the process has its own
+	_ = errors.Join(in.Close(), out.Close()) // the process has copies of them
 	if err != nil {
 		return nil, errors.Join(err, ours.Close(), theirs.Close())
 	}
@@ -140,7 +140,7 @@ func (c *child) stop(reason error) {
 	_ = c.input.file.Close()
 	select {
 	case <-c.exited:
-		return // another process may have its number
+		return // another process may have its process id by now
 	default:
 	}
 	c.signal(syscall.SIGTERM)

@@ -123,7 +123,7 @@ func isUnreachable(err error) bool {
 func (e *Endpoint) read(response *http.Response, cancel func()) string {
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode == http.StatusSwitchingProtocols {
-		return "" // the body is the connection itself: the end of the call would not end a read
+		return "" // the body is the connection, and a read of it does not end with the call
 	}
 	success := response.StatusCode >= 200 && response.StatusCode <= 299
 	if success { // the answer has come, however long the rest takes

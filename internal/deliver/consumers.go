@@ -116,7 +116,7 @@ type member struct {
 
 	config  *Config // the configuration to use; nil before the first
 	group   *group
-	went    string         // the Sum of the file in use at the last fetch of events
+	went    string         // the Sum of the file with which events were fetched last
 	unsure  bool           // the group was changed just now, perhaps by another process too
 	now     *worker        // nil while no events are fetched
 	running sync.WaitGroup // workers, finishing ones included
@@ -151,7 +151,7 @@ func (m *member) look(ctx context.Context) time.Duration {
 			m.d.Logger.Warn("no events are taken", "err", outdated)
 		}
 		return lookEvery
-	case err != nil: // a worker goes on with its file: it drops no event without a check
+	case err != nil: // the worker keeps its file, and checks it again before it drops an event
 		if m.d.state.set(err) {
 			m.d.Logger.Warn("deliveries may have stopped, trying again", "err", err)
 		}
@@ -161,7 +161,7 @@ func (m *member) look(ctx context.Context) time.Duration {
 	m.take(ctx, covers)
 	if wrote {
 		m.unsure = true
-		if m.d.state.get() != nil { // a ready process goes on
+		if m.d.state.get() != nil { // a process that is ready stays ready
 			m.d.state.set(errUnsure)
 		}
 		return sureAfter

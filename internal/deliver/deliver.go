@@ -226,7 +226,7 @@ func (d *Deliverer) call(ctx, cut context.Context, routes *routes, e *Endpoint, 
 	response, err := routes.clients[e].Do(request) //nolint:bodyclose // read closes it
 	if err != nil {
 		if isCrowded(err) {
-			d.relief.give(routes.close) // idle connections hold the ports or files that this machine lacks
+			d.relief.give(routes.close) // idle connections use up ports and files, and this machine has no more
 		}
 		return explain(err, e.Timeout, ctx.Err() != nil || cut.Err() != nil)
 	}

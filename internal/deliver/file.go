@@ -236,11 +236,11 @@ func parseURL(text string) (fixed string, from []string, err error) {
 	case ok && closed && !strings.ContainsAny(inner, "{}"):
 		from = strings.Split(inner, ".")
 		if slices.Contains(from, "") {
-			return "", nil, errors.New("want {data.NAME} or {data.NAME.NAME}, with no name empty")
+			return "", nil, errors.New("want {data.NAME} or {data.NAME.NAME}, without empty names")
 		}
 		return "", from, nil
 	case strings.ContainsAny(text, "{}"):
-		return "", nil, errors.New("want a URL, or {data.NAME} alone for one in the payload")
+		return "", nil, errors.New("want a URL, or only {data.NAME} for a URL in the payload")
 	case text == "":
 		return "", nil, errors.New("want a URL, or {data.NAME}, got an empty text")
 	}

@@ -34,7 +34,7 @@ type ruling struct {
 	Sum     string    `json:"file"`
 	Version uint64    `json:"version,omitempty"`
 	Changed time.Time `json:"changed"`
-	By      string    `json:"by,omitempty"` // the host of the first process with it
+	By      string    `json:"by,omitempty"` // the host that first ran with the file
 	Covers  coverage  `json:"covers"`
 	// Left are the short sums of the group's former files, latest first. A later file time does not make one of them
 	// newer: it is only the time of a copy.
@@ -60,7 +60,7 @@ type Outdated struct {
 	Group string
 	Mine  File   // of the process
 	Rules File   // of the group
-	By    string // the host of the first process with it
+	By    string // the host that first ran with the file
 	Left  bool   // the group used this process's file before
 }
 

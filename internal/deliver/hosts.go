@@ -15,8 +15,8 @@ const (
 	rateBurst = 100 * time.Millisecond
 	// leastWait is the shortest postponement: a round trip through Redis takes about as long.
 	leastWait = 100 * time.Millisecond
-	// slowShare divides a call's timeout: for that long a delivery waits, at least, while places are scarce and its
-	// host has a slow call. An earlier try would find the place taken.
+	// slowShare divides a call's timeout. A delivery to a host with a slow call is postponed for at least this part of
+	// the timeout while places are scarce, because an earlier try would find the place still taken.
 	slowShare = 2
 	// longestTurn bounds a delivery's wait for its turn at a slow host: by then it may be faster.
 	longestTurn = 10 * time.Minute
@@ -55,8 +55,8 @@ type host struct {
 	known    standing
 	answered time.Time     // time of the last healthy answer
 	took     time.Duration // average duration of a call
-	free     time.Time     // the time up to which calls have used the rate
-	slot     time.Time     // the return of the last delivery postponed for its turn
+	free     time.Time     // when the rate allows the next call
+	slot     time.Time     // when the last delivery that was postponed for its turn returns
 	used     time.Time
 }
 

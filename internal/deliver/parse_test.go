@@ -125,8 +125,8 @@ func TestParseFaults(t *testing.T) {
 		},
 		{"endpoints: [{match: a, url: 'ftp://user:s3cr3t@x'}]", []string{`line 1: url: bad URL: its scheme is "ftp"`}},
 		{"endpoints: [{match: a, url: 'https://user:s3cr3t@x/'}]", []string{"url: bad URL: it holds a user"}},
-		{"endpoints: [{match: a, url: 'https://x/{data.a}'}]", []string{"want a URL, or {data.NAME} alone"}},
-		{"endpoints: [{match: a, url: '{data.a..b}'}]", []string{"with no name empty"}},
+		{"endpoints: [{match: a, url: 'https://x/{data.a}'}]", []string{"want a URL, or only {data.NAME}"}},
+		{"endpoints: [{match: a, url: '{data.a..b}'}]", []string{"without empty names"}},
 		{"endpoints:\n- {match: 'a:b:c:d', url: 'https://x'}\n- {match: 'a:', url: 'https://x'}\n- {match: a, url: " +
 			"'https://x'}", []string{"line 2: match: namespace", "line 3: match: namespace"}},
 		{"endpoints:\n- {match: '*', url: 'https://x'}\n- {match: 'a:', url: 'https://x'}",

@@ -32,7 +32,7 @@ func (f *file) secret(e *Endpoint, text string) error {
 	bare := strings.TrimPrefix(secret, "whsec_")
 	key, err := base64.StdEncoding.DecodeString(bare)
 	if err != nil || len(key) < minSecretBytes || len(key) > maxSecretBytes {
-		return fmt.Errorf("%s: want whsec_ and %d to %d bytes in base64, as Standard Webhooks has it: echo "+
+		return fmt.Errorf("%s: want whsec_ and %d to %d bytes in base64, the form of Standard Webhooks: echo "+
 			"whsec_$(openssl rand -base64 32)",
 			text, minSecretBytes, maxSecretBytes)
 	}

@@ -40,7 +40,7 @@ type Refused struct {
 	Word string // the word of the server's error that identifies it
 }
 
-// refusal is a way in which a server of Redis refuses commands.
+// refusal is one kind of refusal by a Redis server.
 type refusal struct {
 	word string // in the server's error
 	what string

@@ -54,7 +54,7 @@ func (d *NATS) growthOf(ctx context.Context, name string, r *diag.Findings) {
 	switch {
 	case aDay == 0:
 		r.OK("%s has got no messages lately", name)
-	case size <= room && math.IsInf(size, 1): // neither has an end
+	case size <= room && math.IsInf(size, 1): // neither a limit nor an end
 		r.OK("%s: %s a day, without an end", rate, showBytes(aDay))
 	case size <= room:
 		r.OK("%s: %s", rate, showBytes(size))

@@ -53,7 +53,7 @@ func CheckReach(ctx context.Context, js jetstream.JetStream, name string, since,
 	is := info.State
 	oldest := is.FirstTime
 	if is.Msgs == 0 {
-		oldest = is.LastTime // of the last one that it had: none has come since
+		oldest = is.LastTime // when its last message was stored: none has come since
 	}
 	if is.FirstSeq <= 1 && is.NumDeleted == 0 && !info.Created.After(known) ||
 		!oldest.IsZero() && !oldest.After(since) {

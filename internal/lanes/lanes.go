@@ -74,7 +74,7 @@ type Answer int
 const (
 	In      Answer = iota
 	Crowded        // too many other tries
-	Failing        // its lane fails or stalls, and has a try, or too many failing lanes have one
+	Failing        // its lane fails or stalls and has one try already, or too many failing lanes have a try
 )
 
 // Enter begins a try in the named lane, if it may begin. size is the size of the window, and bytes is the size of the

@@ -24,7 +24,7 @@ type Copy struct {
 	Account schedule.Account
 }
 
-// counts returns where an account has its counts of timers that have entered and left.
+// counts returns pointers to an account's counts of timers that have entered and left.
 func counts(a *schedule.Account) []*int64 {
 	return []*int64{
 		&a.In.Set, &a.In.Adopted, &a.In.Retried, &a.In.Repeated,
@@ -32,7 +32,7 @@ func counts(a *schedule.Account) []*int64 {
 	}
 }
 
-// numbers returns where an account has its numbers, in the order of a stored copy: new ones go to the end.
+// numbers returns pointers to the numbers of an account, in the order of a stored copy. Add new ones at the end.
 func numbers(a *schedule.Account) []*int64 {
 	return append(counts(a), &a.Opening, &a.There.Pending, &a.There.Held, &a.There.Owed, &a.There.Firing,
 		&a.There.Parked, &a.There.Contested, &a.Difference, &a.Earlier)

@@ -63,7 +63,7 @@ type record struct {
 	Looked time.Time  `json:"looked"` // by the clock of NATS
 }
 
-// begin is where a comparison began: at a sequence of the stream, between two readings of the account.
+// begin is the starting point of a comparison: a sequence of the stream, between two readings of the account.
 type begin struct {
 	Account  time.Time `json:"account,omitzero"` // when that account had begun
 	Stream   time.Time `json:"stream,omitzero"`  // when the stream was created
@@ -208,7 +208,7 @@ func (k Keeper) Run(ctx context.Context) {
 func (k Keeper) look(ctx context.Context) error {
 	was, err := streams.ReadState[record](ctx, k.JetStream, k.Streams, stateComparison)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
-		return nil // it is made with the first count of the timers
+		return nil // the first count of the timers creates the stream
 	}
 	if err != nil {
 		return err

@@ -32,7 +32,7 @@ func (r Rules[T]) For(k keys.Key) T {
 	return none
 }
 
-// String returns the list in the form in which it is parsed.
+// String returns the list in the form that its parser reads.
 func (r Rules[T]) String() string {
 	entries := make([]string, len(r))
 	for i, rule := range r {

@@ -26,7 +26,7 @@ func Audits(ctx context.Context, s *schedule.Schedule) ([]schedule.AuditReport, 
 	for field, text := range found.Val() {
 		var r schedule.AuditReport
 		if json.Unmarshal([]byte(text), &r) != nil {
-			continue // of another version
+			continue // from another version of timerd
 		}
 		r.Node, r.Instance, _ = strings.Cut(field, " ")
 		reports = append(reports, r)

@@ -23,7 +23,7 @@ func Crowded(ctx context.Context, s *schedule.Schedule, names []string) ([]bool,
 	for _, name := range names {
 		p := s.Partition(name)
 		for _, set := range []string{p.Owed(), p.Beside()} {
-			// the names of one key are a range of them: <length of key>:<key>:…
+			// all names of a key begin with <length of key>:<key>:
 			found = append(found, pipe.ZRangeArgs(ctx, redis.ZRangeArgs{
 				Key: set, ByLex: true, Start: fmt.Sprintf("[%d:%s:", len(name), name),
 				Stop: fmt.Sprintf("(%d:%s;", len(name), name), Offset: fewTimers, Count: 1,

@@ -33,7 +33,7 @@ type Database struct {
 	Timerd string // the id of a living timerd that serves it; "" for none
 }
 
-// Databases watches the other databases of a single Redis, some at each look. The zero value is ready. Its methods may
+// Databases watches the other databases of a single Redis, some at each call. The zero value is ready. Its methods may
 // be called concurrently.
 type Databases struct {
 	mu      sync.Mutex
@@ -145,7 +145,7 @@ func askDatabases(ctx context.Context, conn *redis.Conn, numbers []int) ([]Datab
 	if redis.IsPermissionError(err) || now.Err() != nil {
 		return nil, err
 	}
-	_, _ = conn.Pipelined(ctx, func(pipe redis.Pipeliner) error { // without an answer the default silence counts
+	_, _ = conn.Pipelined(ctx, func(pipe redis.Pipeliner) error { // without an answer, usualSilence applies
 		for i, number := range numbers {
 			a := &answers[i]
 			if len(a.beats.Val()) > 0 && a.chosen.Err() == nil {
@@ -159,7 +159,7 @@ func askDatabases(ctx context.Context, conn *redis.Conn, numbers []int) ([]Datab
 	for i, number := range numbers {
 		a := &answers[i]
 		if a.chosen.Err() != nil || a.due.Err() != nil || a.firing.Err() != nil || a.beats.Err() != nil {
-			continue // even the database is uncertain
+			continue // the answers may be of another database
 		}
 		one := Database{Number: number, Timers: a.due.Val() + a.firing.Val()}
 		for j, beat := range a.beats.Val() {

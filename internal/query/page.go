@@ -83,7 +83,7 @@ func pages(ctx context.Context, s *schedule.Schedule, q Query, records bool, yie
 
 // leftOut returns a *MovingError if slots were moving.
 func (w *walk) leftOut(ctx context.Context) error {
-	slots := max(w.moving, len(w.late)) // the walk mostly reaches those too
+	slots := max(w.moving, len(w.late)) // mostly the same slots: not a sum
 	if slots == 0 {
 		return nil
 	}

@@ -113,7 +113,7 @@ func (e entry) timer(now schedule.Millis) (timer Timer, ok bool) {
 		name, timer.Parked = parkedKey(e.name), ParkedRights
 	case strings.HasPrefix(e.name, ":"):
 		kind, key, _ := strings.Cut(e.name[1:], ":")
-		if strings.Trim(kind, "0123456789.") != "" { // contested, or set aside and so in that list too
+		if strings.Trim(kind, "0123456789.") != "" { // contested, or set aside and listed there too
 			return timer, false
 		}
 		name, timer.Beside = key, true

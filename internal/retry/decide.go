@@ -34,7 +34,7 @@ type decision struct {
 type deadLetter struct {
 	event   event.Event
 	class   DeadClass
-	request string // the place of the request
+	request string // the request's stream and sequence
 }
 
 // decide returns the decision about a request. The same request always gets the same decision, as long as the policies
@@ -178,7 +178,7 @@ func Replay(e event.Event, due schedule.Millis) schedule.Retry {
 func Again(e event.Event, due schedule.Millis, postponed bool) schedule.Retry {
 	attempt := e.Attempt + 1
 	if postponed {
-		attempt, due = e.Attempt, max(due, schedule.MillisOf(e.Due)+1) // another id than the event's
+		attempt, due = e.Attempt, max(due, schedule.MillisOf(e.Due)+1) // so that its id differs from the event's
 	}
 	r := setAgain(e, event.RetryID(e), due, attempt)
 	r.Late = e.Late

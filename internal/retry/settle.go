@@ -28,7 +28,8 @@ const (
 	spacing = 4 * time.Millisecond
 )
 
-// settling collects the acknowledgements and returns for JetStream. Its methods may be called concurrently.
+// settling collects the requests to be acknowledged, or given back to JetStream. Its methods may be called
+// concurrently.
 type settling struct {
 	wake chan struct{} // holds one token after an addition
 

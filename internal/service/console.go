@@ -66,7 +66,7 @@ func newConsole(c config.Config, js jetstream.JetStream, conf streams.Config, vi
 		consolePatience))}
 	sched := newSchedule(p.rdb, c.Service.MaxPayload, virtual) // without silent masters
 	p.pulse = history.NewLive(func(ctx context.Context) ([]query.Member, error) { return query.Members(ctx, sched) })
-	// all masters: a hold names those without it
+	// with silent masters too: a hold names the servers that it has not reached
 	caller := admin.NewHolds(newSchedule(p.rdb, c.Service.MaxPayload, virtual))
 	caller.Logger = log
 	var webhooks status.RecentWebhooks
@@ -89,7 +89,7 @@ func newConsole(c config.Config, js jetstream.JetStream, conf streams.Config, vi
 		Status: func(ctx context.Context) *status.Report {
 			away, err := sched.PassOver(ctx, consolePresent)
 			if err != nil {
-				// pages ask each of them, and show the reason
+				// pages ask each master, and show its error
 				log.Debug("console: cannot find the masters that answer", "err", err)
 			}
 			return report(ctx, status.Sources{

@@ -26,7 +26,7 @@ type counts struct {
 	changed bool      // since said
 	said    time.Time // the time of the last report
 
-	// The local times of all.Stops and all.Steps.
+	// The times of the stops and steps counted in all, by the local clock.
 	stopped, stepped []time.Time
 }
 

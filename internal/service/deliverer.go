@@ -29,7 +29,7 @@ type deliverer struct {
 	streams  streams.Config
 	instance string
 	outdated func() *deliver.Outdated
-	now      func() time.Time // by the clock of circuits
+	now      func() time.Time // the clock that circuits use
 	log      *slog.Logger
 
 	mu      sync.Mutex

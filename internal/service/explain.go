@@ -26,7 +26,7 @@ func explain(ctx context.Context, rdb redis.UniversalClient, c config.Config, er
 	case !lacksCommand(err) && !redis.IsPermissionError(err):
 		return err
 	}
-	nodes, _ := schedule.New(rdb, schedule.DefaultMaxPayload).Nodes(ctx) // without a node, err itself must do
+	nodes, _ := schedule.New(rdb, schedule.DefaultMaxPayload).Nodes(ctx) // without a node, err is returned as it is
 	needs := rights.Needs{Namespaces: c.Service.Namespaces, Events: c.Service.KeyspaceEvents}
 	for _, node := range nodes {
 		lacking, unknown := needs.Lacking(ctx, node)

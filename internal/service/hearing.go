@@ -41,7 +41,7 @@ func (h *hearing) Hear(hear bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.ctx == nil {
-		return // the next heartbeat calls again
+		return // run has not begun; the next heartbeat calls again
 	}
 	switch {
 	case hear && h.events == nil && h.ctx.Err() == nil:

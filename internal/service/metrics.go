@@ -17,7 +17,7 @@ type metrics struct {
 	ends        *streams.Ends   // gets timers that end without an event; may be nil
 	counts      *counts         // the counts for heartbeats
 	namespaces  keys.Namespaces // the namespaces with series of their own
-	firings     []firings       // for each of them, and for all others
+	firings     []firings       // for each of these namespaces, and for all others
 	replanned   prometheus.Counter
 	skipped     prometheus.Counter
 	adopted     prometheus.Counter

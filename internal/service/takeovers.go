@@ -60,7 +60,7 @@ func (t *takeovers) run(ctx context.Context) {
 		t.tell()
 	}
 	t.mu.Lock()
-	t.seen = time.Time{} // no more comes
+	t.seen = time.Time{} // nothing more to wait for
 	t.mu.Unlock()
 	t.tell()
 }

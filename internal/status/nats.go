@@ -237,7 +237,7 @@ func checkLosses(f *facts, p *diag.Findings) {
 		return
 	}
 	var streamsFound diag.Findings
-	if checkStreams(f, &streamsFound); !streamsFound.Failed() { // otherwise this is a consequence
+	if checkStreams(f, &streamsFound); !streamsFound.Failed() { // otherwise the streams are the cause
 		p.Warn(fmt.Sprintf("let the NATS user call $JS.API.STREAM.INFO.%[1]s and $JS.API.STREAM.MSG.GET.%[1]s",
 			f.Streams.StateStream()), "cannot read whether data was lost: %v", f.stateErr)
 	}

@@ -23,7 +23,7 @@ const (
 	longestSweep = time.Minute
 	// overdueAge is the time for which an [OverdueWatch] reuses an answer: a cluster has 16,384 partitions.
 	overdueAge = 3 * time.Second
-	// secondLook is the pause of a caller without a watch between two looks, which show whether the overdue timers
+	// secondLook is the pause of a caller without a watch between two readings, which show whether the overdue timers
 	// become fewer.
 	secondLook = time.Second
 )
@@ -47,8 +47,8 @@ type Overdue struct {
 
 	since  time.Duration // the time after which a timer is overdue
 	age    time.Duration // the time since Due, by Redis's clock
-	drains bool          // the watch itself has seen them become fewer within a lease
-	slow   bool          // another watch has seen that
+	drains bool          // within a lease, this watch has seen the number fall
+	slow   bool          // another watch has seen the number fall
 }
 
 // Age returns the time since the earliest due time.
@@ -87,7 +87,7 @@ func (w *OverdueWatch) look(ctx context.Context, f *facts) (*Overdue, error) {
 	w.asked = time.Now()
 	w.note(seen, w.asked, lease, since)
 	if o := w.last; o != nil && o.Stuck && slices.ContainsFunc(f.members, drains) {
-		o.Stands, o.Stuck, o.slow = 0, false, true // this watch is too young to have seen it
+		o.Stands, o.Stuck, o.slow = 0, false, true // this watch began too late to see the number fall
 	}
 	return w.last, nil
 }
@@ -99,7 +99,7 @@ func drains(m query.Member) bool { return m.Alive && m.Counts != nil && m.Counts
 func (w *OverdueWatch) note(seen query.Overdue, at time.Time, lease, since time.Duration) {
 	was, before := w.seen, w.at
 	if seen.Due.IsZero() {
-		seen.Due = seen.At.Add(-since) // the first one is no timer
+		seen.Due = seen.At.Add(-since) // its entry names no due time: take the latest that is overdue
 	}
 	w.seen, w.at = seen, at
 	if seen.Timers == 0 {

@@ -144,7 +144,7 @@ func (f *facts) gatherRedis(ctx context.Context) {
 	f.members, f.membersErr = query.Members(ctx, f.Schedule)
 	r.Timerds, r.Gone = timerds(f.members)
 	f.holdsErr = r.readHolds(ctx, f.Schedule)
-	if w, waits, err := f.Schedule.Waiting(ctx); err == nil && waits { // why it is unknown is another check's
+	if w, waits, err := f.Schedule.Waiting(ctx); err == nil && waits { // another check reports the error
 		r.Restored = &Restored{Until: w.Until.Time(), LastSeen: w.Last.Time(), Timers: w.Timers}
 	}
 	f.audits, f.auditsErr = query.Audits(ctx, f.Schedule)

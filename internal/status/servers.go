@@ -14,7 +14,7 @@ type Server struct {
 	Address    string    `json:"address"`
 	Error      string    `json:"error,omitempty"` // why the rest is unknown
 	Version    string    `json:"version,omitempty"`
-	Role       string    `json:"role,omitempty"` // as INFO has it: master or slave
+	Role       string    `json:"role,omitempty"` // from INFO: master or slave
 	Replicas   int64     `json:"replicas"`
 	Since      time.Time `json:"since,omitzero"` // its start, by its clock
 	Memory     int64     `json:"memory"`         // in bytes

@@ -41,7 +41,7 @@ type Answer struct {
 // Elsewhere reports whether the timerd is known to serve another Redis than the asking timerd.
 func (a Answer) Elsewhere() bool { return a.Redis == anotherRedis }
 
-// isHere reports whether the answering timerd serves the same Redis as the asking timerd, and is at work. Then that
+// isHere reports whether the answering timerd serves the same Redis as the asking timerd, and is running. Then that
 // Redis is the one of the installation.
 func (a Answer) isHere() bool { return a.Redis == sameRedis && !a.Joining }
 

@@ -31,7 +31,7 @@ type Circuit struct {
 	Host       string    `json:"host"`
 	Since      time.Time `json:"since"`
 	Next       time.Time `json:"next,omitzero"`        // no call before that; then one call, the probe, decides
-	Namespaces []string  `json:"namespaces,omitempty"` // of postponed deliveries, in order; some of many
+	Namespaces []string  `json:"namespaces,omitempty"` // of postponed deliveries, in order; not all if there are many
 	Postponed  int64     `json:"postponed"`            // number of postponements since then
 	Error      string    `json:"error,omitempty"`      // of the last call; "" if none has ended since then
 }

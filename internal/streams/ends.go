@@ -13,7 +13,7 @@ import (
 const (
 	// mostEnds limits the ends that wait to be written; further ones are lost.
 	mostEnds = 1 << 14
-	// ensurePause is the pause between two looks for the stream, while there are ends.
+	// ensurePause is the interval of checks that the stream exists, while there are ends to write.
 	ensurePause = time.Minute
 )
 

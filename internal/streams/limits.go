@@ -48,7 +48,7 @@ func (s Config) create(ctx context.Context, js jetstream.JetStream, want jetstre
 func (s Config) within(want jetstream.StreamConfig, refused jetstream.ErrorCode) (jetstream.StreamConfig, bool) {
 	switch {
 	case refused == codeMaxBytesRequired && want.MaxBytes <= 0 && s.MaxBytes > 0:
-		want.MaxBytes, want.Discard = s.share(want.Name), jetstream.DiscardNew // drops nothing
+		want.MaxBytes, want.Discard = s.share(want.Name), jetstream.DiscardNew // a full stream drops nothing
 	case refused == codeInvalidConfig && want.Duplicates > s.minDuplicates():
 		want.Duplicates = s.minDuplicates()
 	default:

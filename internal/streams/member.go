@@ -146,7 +146,7 @@ func (m *Member) settleAs(ctx context.Context, owner string) error {
 		return err
 	}
 	id := owner
-	if elsewhere { // for good: a short absence of that timerd changes nothing
+	if elsewhere { // kept even if that timerd is away later
 		id = newID()
 	}
 	if id, err = m.site.put(ctx, id); err != nil {
@@ -220,7 +220,7 @@ func (m *Member) claimStreams(ctx context.Context) error {
 			break
 		}
 		if time.Since(began) > m.limits.reservedTime {
-			m.log.Warn("the streams stay reserved without a mark; going on without one",
+			m.log.Warn("another timerd has reserved the streams and does not mark them; starting without their mark",
 				"err", stillReserved(m.streams))
 			m.update(func(s *state) { s.unmarked = stillReserved(m.streams) })
 			break

@@ -37,7 +37,7 @@ func ownersOf(ctx context.Context, js jetstream.JetStream,
 }
 
 const (
-	// reservation names the consumer that reserves the streams, which JetStream keeps for reservedFor.
+	// reservation names the consumer whose existence reserves the streams. JetStream deletes it after reservedFor.
 	reservation = "timerd-installation"
 	reservedFor = 10 * time.Second
 )

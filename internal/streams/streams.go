@@ -137,7 +137,7 @@ func CheckDelivery(ctx context.Context, js jetstream.JetStream,
 	return info, s.faults(s.delivery(), info.Config), nil
 }
 
-// ofFired returns s with the installation of the stream of firings.
+// ofFired returns s with Installation set to the owner of the stream of firings.
 func (s Config) ofFired(ctx context.Context, js jetstream.JetStream) (Config, error) {
 	info, err := streamInfo(ctx, js, s.FiredStream())
 	if err == nil {

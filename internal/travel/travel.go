@@ -53,8 +53,8 @@ type Clock struct {
 
 	fired, retries jetstream.Stream
 	last           uint64               // the sequence number of the last firing that Fired has
-	asked          map[string]time.Time // when each consumer was seen to ask for messages, or to have some in hand
-	passed         map[string]uint64    // up to where each consumer's stream is known to have nothing for it
+	asked          map[string]time.Time // by consumer: when it last asked for messages, or worked on some
+	passed         map[string]uint64    // by consumer: the last sequence searched without a message for it
 }
 
 // Start looks up the streams. Advance calls it if needed. Firings from before are not given to Fired.
@@ -86,7 +86,7 @@ func (c *Clock) AdvanceTo(ctx context.Context, to time.Time) error {
 		}
 	}
 	target := schedule.MillisOf(to)
-	at := schedule.AtOnce // first let all come to rest where the clock is
+	at := schedule.AtOnce // first finish all work due by now
 	for {
 		next, err := c.settle(ctx, at)
 		if err == nil {
@@ -127,7 +127,7 @@ func (c *Clock) settle(ctx context.Context, at schedule.Millis) (next schedule.M
 	}
 }
 
-// look looks at everything that has to come to rest, in the order in which one thing leads to another: firings,
+// look looks at everything that has to come to rest, causes before their effects: firings,
 // consumers, retry requests, keys that consumers have set, and once more the firings.
 func (c *Clock) look(ctx context.Context, at schedule.Millis) (s schedule.VirtualState, open []string, err error) {
 	if s, err = c.Schedule.Advance(ctx, at, mostNamed); err != nil {
@@ -150,7 +150,7 @@ func (c *Clock) look(ctx context.Context, at schedule.Millis) (s schedule.Virtua
 	if err != nil {
 		return s, nil, err
 	}
-	before := c.fired.CachedInfo().State.LastSeq // as openConsumers has read it
+	before := c.fired.CachedInfo().State.LastSeq // as of the last read by openConsumers
 	if s, err = c.Schedule.Advance(ctx, schedule.AtOnce, mostNamed); err != nil {
 		return s, nil, err
 	}
@@ -193,7 +193,7 @@ func (c *Clock) openConsumers(ctx context.Context, stream jetstream.Stream) (ope
 	listed := stream.ListConsumers(ctx)
 	for is := range listed.Info() {
 		if is.Config.AckPolicy == jetstream.AckNonePolicy {
-			continue // it looks on, as timerd watch does
+			continue // it only watches, as timerd watch does
 		}
 		name, now := info.Config.Name+" "+is.Name, time.Now()
 		if _, known := c.asked[name]; !known || is.NumWaiting > 0 || is.NumAckPending > 0 || is.PushBound {
@@ -228,7 +228,7 @@ func (c *Clock) hasUncounted(ctx context.Context, stream jetstream.Stream, name 
 	last uint64,
 ) (bool, error) {
 	from := max(is.Delivered.Stream, c.passed[name])
-	if from >= last || is.Config.DeliverPolicy == jetstream.DeliverLastPerSubjectPolicy { // which leaves messages out
+	if from >= last || is.Config.DeliverPolicy == jetstream.DeliverLastPerSubjectPolicy { // this policy skips messages
 		return false, nil
 	}
 	subjects := is.Config.FilterSubjects

@@ -11,7 +11,7 @@ import (
 	"github.com/timerd-io/timerd/bench/internal/rig"
 )
 
-// The workloads of Installations: the beginnings of their names.
+// The beginnings of the names of the workloads of Installations.
 const (
 	InstallationIdle  = "shapes: idle"
 	InstallationRate  = "shapes: rate"

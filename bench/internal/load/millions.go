@@ -19,7 +19,7 @@ import (
 // of the shape has no other operation beside it.
 const (
 	MillionsPrefix  = "millions: "
-	MillionsEmpty   = MillionsPrefix + "empty, " // the name of a shape follows: before the pending timers are set
+	MillionsEmpty   = MillionsPrefix + "empty, " // before the pending timers are set; the name of a shape follows
 	MillionsMemory  = MillionsPrefix + "memory"
 	MillionsStart   = MillionsPrefix + "audits at timerd's start"
 	MillionsAudit   = MillionsPrefix + "audit after a gap"
@@ -29,7 +29,7 @@ const (
 	MillionsPage    = MillionsPrefix + "`timerd ls`"
 )
 
-// The values of these measurements.
+// Names of the values of these measurements.
 const (
 	ValueTook     = "tookS"
 	ValueReady    = "readyS"

@@ -270,7 +270,7 @@ func (b *Bench) watch(ctx context.Context, x *running) (map[string]float64, map[
 	if err != nil {
 		return nil, nil, err
 	}
-	own := 1.0 // the first INFO itself
+	own := 1.0 // the first INFO counts itself
 	values := map[string]float64{ValueCommands: (since - commands - own) / took.Seconds(), ValueSeconds: took.Seconds()}
 	return values, usage(before, after, nil), nil
 }

@@ -172,7 +172,7 @@ func NewDist(values []float64) Dist {
 	return d
 }
 
-// Quantile returns the smallest of sorted values that at least a share q of them does not exceed; q is from 0 to 1.
+// Quantile returns the quantile q of sorted values, from 0 to 1: at least this share of them is at most the result.
 // values must not be empty.
 func Quantile[T cmp.Ordered](values []T, q float64) T {
 	n := float64(len(values)) * q

@@ -92,7 +92,7 @@ func (r *Rig) Start(role string, cmd *exec.Cmd) (*devserver.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = log.Close() }() // the process has its own
+	defer func() { _ = log.Close() }() // the process has a copy of it
 	cmd.Stderr = log
 	if cmd.Stdout == nil {
 		cmd.Stdout = log

@@ -48,7 +48,7 @@ func SlowDisk(delay time.Duration) error {
 		return fmt.Errorf("rig: slow disk: %w", err)
 	}
 	listener, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags,
-		uintptr(unsafe.Pointer(&program))) //nolint:gosec // as the kernel has it
+		uintptr(unsafe.Pointer(&program))) //nolint:gosec // the kernel's interface
 	if errno != 0 {
 		return fmt.Errorf("rig: slow disk: seccomp: %w", errno)
 	}
@@ -64,7 +64,7 @@ func delayCalls(listener uintptr, delay time.Duration) {
 	for {
 		var n notification
 		_, _, errno := unix.Syscall(unix.SYS_IOCTL, listener, unix.SECCOMP_IOCTL_NOTIF_RECV,
-			uintptr(unsafe.Pointer(&n))) //nolint:gosec // as the kernel has it
+			uintptr(unsafe.Pointer(&n))) //nolint:gosec // the kernel's interface
 		if errno != 0 {
 			continue // the calling thread was interrupted
 		}
@@ -73,7 +73,7 @@ func delayCalls(listener uintptr, delay time.Duration) {
 			continue
 		}
 		p := permission{id: n.id, flags: unix.SECCOMP_USER_NOTIF_FLAG_CONTINUE}
-		//nolint:gosec // as the kernel has it
+		//nolint:gosec // the kernel's interface
 		_, _, _ = unix.Syscall(unix.SYS_IOCTL, listener, unix.SECCOMP_IOCTL_NOTIF_SEND, uintptr(unsafe.Pointer(&p)))
 	}
 }

@@ -81,7 +81,7 @@ func parseStat(line []byte) (stat, error) {
 		parent, firstTime, times, rss = 1, 11, 4, 21 // indexes, from the field behind the name on
 	)
 	if end < 0 || len(fields) <= rss {
-		return stat{}, fmt.Errorf("not as expected: %q", line)
+		return stat{}, fmt.Errorf("unexpected content: %q", line)
 	}
 	number := func(i int) int64 {
 		n, _ := strconv.ParseInt(fields[i], 10, 64)

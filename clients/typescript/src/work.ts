@@ -23,7 +23,7 @@ const settleTimeout = 60_000;
  */
 const extensions = 3;
 
-/** Of one request to JetStream. */
+/** The longest wait for an answer of JetStream, in ms. */
 const callTimeout = 5_000;
 
 /** Publishes a handler's decision, within a number of milliseconds. */

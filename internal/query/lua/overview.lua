@@ -50,7 +50,7 @@ local function count_firing(prefix, is_held)
     end
   end
   if is_held then unseen = unseen + free - n end
-  -- Some names may be left.
+  -- A name in owed may have outlived its firing.
   local unclaimed = math.min(math.max(free + given, names), firings)
   local paused = unclaimed - free - given
   listed, n = look.at(firing_key, '1', '+inf', paused > 0 and rest or 0)

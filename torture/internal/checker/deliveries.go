@@ -14,7 +14,7 @@ import (
 func (w *hooks) logged(o *origin) {
 	used := make([]bool, len(o.records))
 	take := func(fits func(history.Delivery) bool) bool {
-		first := -1 // to be stored, so that the others are left for later calls
+		first := -1 // the earliest that fits: later records belong to later calls
 		for i, r := range o.records {
 			if !used[i] && fits(r) && (first < 0 || r.Stored < o.records[first].Stored) {
 				first = i

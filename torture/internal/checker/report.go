@@ -17,7 +17,7 @@ const (
 	Resurrected  Class = "resurrected" // fired although cancelled, deleted or replaced
 	Unexpected   Class = "unexpected"  // nobody asked for it
 	WrongReply   Class = "wrong reply" // an impossible reply
-	Malformed    Class = "malformed"   // not an event, or not as the contract has it
+	Malformed    Class = "malformed"   // not an event, or not in its documented form
 	Innocent     Class = "innocent"    // late because of others' faults
 	Held         Class = "held"        // claimed on hold, or released in the wrong way
 	Miscounted   Class = "miscounted"  // a wrong number of a repeating timer's occurrence

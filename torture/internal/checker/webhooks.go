@@ -255,7 +255,7 @@ func (w *hooks) lost(o *origin) bool {
 	})
 }
 
-// deadLetter judges whether a dead letter had to come.
+// deadLetter judges whether a dead letter was required.
 func (w *hooks) deadLetter(o *origin, m history.Message) {
 	fits := slices.ContainsFunc(o.records, func(r history.Delivery) bool {
 		if r.ID != m.EventID || r.Result != history.Died || r.Stored > m.Stored {

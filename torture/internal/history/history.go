@@ -57,7 +57,7 @@ const (
 	DelGuard Kind = "del guard" // DEL guard
 )
 
-// The guards of a timer, as timer_set has them.
+// The guards of a timer, by the options of timer_set.
 const (
 	Unless = "UNLESS"
 	If     = "IF"

@@ -21,7 +21,7 @@ type Call struct {
 // Result is the result of a Delivery.
 type Result string
 
-// The results, as the log has them.
+// The results in the log of deliveries.
 const (
 	Delivered Result = "delivered"
 	Retried   Result = "retry"

@@ -8,7 +8,7 @@ import (
 )
 
 const (
-	// lookPause is the pause between two looks of Watch for the masters.
+	// lookPause is the interval at which Watch checks the masters.
 	lookPause = 250 * time.Millisecond
 	// unreplicatedTime is the length of time before an unplanned failover whose acknowledged writes may be lost.
 	// Servers take each other for dead after 3 s, and agree on it some time later.
