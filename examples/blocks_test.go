@@ -179,6 +179,7 @@ func (x *terminal) run(command string) (printed string, ok bool) {
 	return string(text), ok && err == nil
 }
 
+// The commands and programs in the documents run, page by page, on servers of their own.
 func TestBlocks(t *testing.T) {
 	binary := exampleenv.Timerd(t)
 	targets, err := os.ReadFile("../Makefile")

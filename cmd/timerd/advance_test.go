@@ -232,6 +232,8 @@ func TestAdvancePlainKeys(t *testing.T) {
 	v.fires(2*time.Minute, t0, "shop:plain:kept:1 1 +3h31m0s")
 }
 
+// Timers of timer_set keep their due times on a virtual clock, also once moved, fired early or cancelled, and commands
+// name the virtual time.
 func TestAdvanceFunctions(t *testing.T) {
 	v := startVirtual(t, "")
 	ctx, t0 := t.Context(), v.now()
@@ -288,6 +290,7 @@ func TestAdvanceFunctions(t *testing.T) {
 	}
 }
 
+// An advance over a year fires each occurrence once, also over the changes of summer time.
 func TestAdvanceRepetitions(t *testing.T) {
 	v := startVirtual(t, "")
 	ctx, t0 := t.Context(), v.now()
@@ -319,6 +322,7 @@ func TestAdvanceRepetitions(t *testing.T) {
 	}
 }
 
+// Holds end, resumes release and limits on lateness apply by the virtual clock.
 func TestAdvanceHoldsAndLimits(t *testing.T) {
 	v := startVirtual(t, "")
 	ctx, t0 := t.Context(), v.now()
@@ -357,6 +361,7 @@ func TestAdvanceHoldsAndLimits(t *testing.T) {
 	}
 }
 
+// Retries, with the delay of the policy or their own, postponements and replays fire by the virtual clock.
 func TestAdvanceRetries(t *testing.T) {
 	v := startVirtual(t, "pay=1m,1h,24h; *=10s")
 	ctx, t0 := t.Context(), v.now()
@@ -504,6 +509,7 @@ func endpointsFile(t *testing.T) string {
 	return name
 }
 
+// A real clock cannot be advanced.
 func TestAdvanceOnRealClock(t *testing.T) {
 	server := startRedis(t)
 	testenv.SetVariables(t, map[string]string{"TIMERD_REDIS_URL": server.URL(0),

@@ -187,6 +187,7 @@ func (w *world) ask(method, path string, form url.Values, code int) string {
 	return string(body)
 }
 
+// Every answer of the API, in a world with something of everything, fits its schema in the OpenAPI document.
 func TestAnswersAreAsTheDocumentSays(t *testing.T) {
 	w := newWorld(t)
 	ctx := t.Context()

@@ -26,6 +26,8 @@ func (w *world) occur(op history.Op, points ...int64) {
 	}
 }
 
+// Each occurrence must fire once, at its time and with its number. An end, a hold or a catch-up changes the required
+// ones, and a fault excuses only the losses that it can cause.
 func TestVerdictsOnRepetitions(t *testing.T) {
 	const key = "a:b:c:1"
 	failover := []history.Fault{deaf(history.Failover, 6000, 9000)}
