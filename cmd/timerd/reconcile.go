@@ -127,9 +127,13 @@ func reconcile(cmd *cobra.Command, r *admin.Reconciliation, journal *journal, fl
 		if err != nil || flags.dryRun || found.Ended+found.Retries == 0 && found.NoDeliveries == nil && !waits {
 			return endReconcile(cmd, r, found, flags, err, "to end", "to set again")
 		}
-		if err := confirm(cmd, fmt.Sprintf("%s to end, which have fired since %s, and %s to set again. Go on?",
+		free := ""
+		if waits {
+			free = fmt.Sprintf("; of %s the rest is free then", counted(r.Waiting(), "waiting timer"))
+		}
+		if err := confirm(cmd, fmt.Sprintf("%s to end, which have fired since %s, and %s to set again%s. Go on?",
 			counted(found.Ended, "timer"), r.Since.UTC().Format(time.RFC3339),
-			counted(found.Retries, "webhook"))); err != nil {
+			counted(found.Retries, "webhook"), free)); err != nil {
 			return err
 		}
 	}

@@ -121,9 +121,9 @@ func showKept(kind schedule.ResumeKind, p admin.ResumeProgress) string {
 		by = []string{"the comparison of a restored Redis (timerd status)"}
 	}
 	becomes := map[schedule.ResumeKind]string{
-		schedule.ResumeNow: "fire", schedule.ResumeRate: "fire at the rate", schedule.ResumeShift: "are shifted",
+		schedule.ResumeNow: "fire", schedule.ResumeRate: "fire at the rate", schedule.ResumeShift: "be shifted",
 		schedule.ResumeDead: "become dead letters",
 	}
-	return fmt.Sprintf("; %s stay on hold by %s, and %s at its end", counted(p.Kept, "timer"), strings.Join(by, ", "),
+	return fmt.Sprintf("; %s still on hold by %s, to %s at its end", counted(p.Kept, "timer"), strings.Join(by, ", "),
 		becomes[kind])
 }

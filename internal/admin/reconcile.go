@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// reconcileIDs is the number of ids that are ended together.
-	reconcileIDs = 4096
+	// reconcileIDs is the number of ids that are read at a time, while those before them are ended.
+	reconcileIDs = 8192
 	// timerdGone is the time without a heartbeat after which no timerd is running, timerdLook the interval of checks.
 	timerdGone = 5 * time.Second
 	timerdLook = 200 * time.Millisecond
@@ -50,6 +50,14 @@ func (r *Reconciliation) Waits(ctx context.Context) (bool, error) {
 		r.wait = &w
 	}
 	return waits, err
+}
+
+// Waiting returns about how many timers waited when Find or Waits was called.
+func (r *Reconciliation) Waiting() int64 {
+	if r.wait == nil {
+		return 0
+	}
+	return r.wait.Timers
 }
 
 // Reconciled is the outcome of a Reconciliation.
@@ -188,24 +196,56 @@ type ending struct {
 // end ends the timers whose ids the stream of a kind of subject has, and returns the number of messages read.
 func (e *ending) end(ctx context.Context, kind string, as schedule.OutcomeKind) (read int64, err error) {
 	e.as.Kind = as
-	for from, more := uint64(0), true; more; more = from > 0 {
-		var found []history.Identity
-		if found, from, err = e.reader.Identities(ctx, kind, e.Since, from, reconcileIDs); err != nil {
-			return read, err
+	ctx, cancel := context.WithCancel(ctx)
+	all := e.read(ctx, kind)
+	defer func() {
+		cancel()
+		for range all { // until the reader has ended
 		}
-		read += int64(len(found))
+	}()
+	for found := range all {
+		if found.err != nil {
+			return read, found.err
+		}
+		read += int64(len(found.ids))
 		if kind == keys.Dead {
-			found, err = e.ends(ctx, found)
+			found.ids, err = e.ends(ctx, found.ids)
 		}
 		if err == nil {
-			err = e.endAll(ctx, kind, found)
+			err = e.endAll(ctx, kind, found.ids)
 		}
 		if err != nil {
 			return read, err
 		}
 		e.progress(read)
 	}
-	return read, nil
+	return read, ctx.Err()
+}
+
+// foundIDs are some ids of a stream; none beside an error.
+type foundIDs struct {
+	ids []history.Identity
+	err error
+}
+
+// read reads the ids of the stream of a kind of subject, one part ahead. It closes the channel after the last part or
+// an error, or once ctx has ended.
+func (e *ending) read(ctx context.Context, kind string) <-chan foundIDs {
+	all := make(chan foundIDs)
+	go func() {
+		defer close(all)
+		for from, more := uint64(0), true; more; {
+			var found foundIDs
+			found.ids, from, found.err = e.reader.Identities(ctx, kind, e.Since, from, reconcileIDs)
+			select {
+			case all <- found:
+			case <-ctx.Done():
+				return
+			}
+			more = from > 0 && found.err == nil
+		}
+	}()
+	return all
 }
 
 // ends returns the ids of dead letters that took the place of an event. The others are of events that have fired, or of

@@ -60,31 +60,26 @@ local function end_own(t, key, due, record)
 end
 
 -- end_beside ends a timer that waits beside its key's own one, by the time and attempt in its name. It returns whether
--- there is one with that attempt.
+-- it can have that attempt.
 local function end_beside(t, key, name, attempt)
   local member = ':' .. name .. ':' .. key
-  if not index.pending(member) or not has_attempt(read(run.data, member), attempt) then return false end
+  if not has_attempt(read(run.data, member), attempt) then return false end
   if not t.dry then beside.forget(member, key, t.kind) end
   return true
 end
 
--- end_contested ends a contested or dismissed timer of a key, and returns whether there is one.
-local function end_contested(t, key, due)
-  for _, name in ipairs({ ':?:' .. key, ':d:' .. key }) do
-    local bytes = redis.call('HSTRLEN', run.data, name)
-    run.spent = run.spent + bytes
-    if bytes > 0 and contest.read(key, string.sub(name, 1, 3)) == tonumber(due) then
-      if not t.dry then index.forget(name, t.kind) end
-      return true
-    end
-  end
-  return false
+-- end_contested ends a contested or dismissed timer of a key, and returns whether it has that due time.
+local function end_contested(t, key, due, prefix)
+  run.spent = run.spent + redis.call('HSTRLEN', run.data, prefix .. key)
+  if contest.read(key, prefix) ~= tonumber(due) then return false end
+  if not t.dry then index.forget(prefix .. key, t.kind) end
+  return true
 end
 
 -- is_doubtful reports whether a key with an unknown message has another timer that fires once.
-local function is_doubtful(t, key, due)
-  return due > t.known and (index.pending(key) ~= nil or #owing.of_key('owed', key, 0, 1) > 0
-    or #beside.members(key, 0, 1) > 0)
+local function is_doubtful(t, key, due, own)
+  return due > t.known and (own ~= nil or t.owes and #owing.of_key('owed', key, 0, 1) > 0
+    or t.besides and #beside.members(key, 0, 1) > 0)
 end
 
 -- The work of a look for a firing of a key, as bytes of payload: four such looks are a call's work.
@@ -126,37 +121,78 @@ local function end_occurrence(t, key, due, of)
   return ref and end_firing(t, key, ref, record) or end_own(t, key, was, record)
 end
 
--- end_one ends the timer with an id: one whose record states the attempt rather than one whose payload may.
-local function end_one(t, key, due, attempt, of)
-  local exact, plain = due .. ':' .. attempt .. ':' .. key, due .. '::' .. key
-  local scores = redis.call('ZMSCORE', run.firing, exact, plain)
-  if scores[1] then return end_firing(t, key, exact, read(run.firingdata, exact)) end
-  if end_beside(t, key, due .. '.' .. attempt, attempt) or end_beside(t, key, 's' .. due .. '.' .. attempt, attempt)
-  then return 1 end
-  if scores[2] then
+-- The names that a message's timer can have in due, and in firing. The last four of due are in beside, too.
+local OWN, CONTESTED, DISMISSED, BESIDE, ASIDE, PLAIN_BESIDE, PLAIN_ASIDE = 1, 2, 3, 4, 5, 6, 7
+local EXACT, PLAIN = 1, 2
+
+-- look returns for some messages in ARGV the scores of their timers' names in due and in firing, and the serials of
+-- their keys' repetitions: three flat lists.
+local function look(t, ARGV, first, last)
+  local due_names, refs, names = {}, {}, {}
+  for i = first, last, 4 do
+    local key, due, attempt = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+    names[#names + 1] = key
+    refs[#refs + 1] = due .. ':' .. attempt .. ':' .. key
+    refs[#refs + 1] = due .. '::' .. key
+    local n = #due_names
+    due_names[n + OWN], due_names[n + CONTESTED], due_names[n + DISMISSED] = key, ':?:' .. key, ':d:' .. key
+    if t.besides then
+      local stated, plain = due .. '.' .. attempt .. ':' .. key, due .. '.:' .. key
+      due_names[n + BESIDE], due_names[n + ASIDE] = ':' .. stated, ':s' .. stated
+      due_names[n + PLAIN_BESIDE], due_names[n + PLAIN_ASIDE] = ':' .. plain, ':s' .. plain
+    end
+  end
+  return {
+    due = redis.call('ZMSCORE', run.due, unpack(due_names)), firing = redis.call('ZMSCORE', run.firing, unpack(refs)),
+    serials = t.repeats and redis.call('ZMSCORE', run.prefix .. 'repeat', unpack(names)) or {},
+  }
+end
+
+-- end_one ends the timer with an id: one whose record states the attempt rather than one whose payload may. seen is
+-- look's result, and n the message's place in it, from 0.
+local function end_one(t, key, due, attempt, of, seen, n)
+  local d, f = n * t.names, n * 2
+  if seen.firing[f + EXACT] then
+    local exact = due .. ':' .. attempt .. ':' .. key
+    return end_firing(t, key, exact, read(run.firingdata, exact))
+  end
+  if t.besides and (seen.due[d + BESIDE] and end_beside(t, key, due .. '.' .. attempt, attempt)
+    or seen.due[d + ASIDE] and end_beside(t, key, 's' .. due .. '.' .. attempt, attempt)) then return 1 end
+  if seen.firing[f + PLAIN] then
+    local plain = due .. '::' .. key
     local record = read(run.firingdata, plain)
     if has_attempt(record, attempt) then return end_firing(t, key, plain, record) end
   end
-  if index.pending(key) == tonumber(due) then
+  local own = tonumber(seen.due[d + OWN] or nil)
+  if own == tonumber(due) then
     local record = read(run.data, key)
-    if has_attempt(record, attempt) then return end_own(t, key, tonumber(due), record) end
+    if has_attempt(record, attempt) then return end_own(t, key, own, record) end
   end
-  if end_beside(t, key, due .. '.', attempt) or end_beside(t, key, 's' .. due .. '.', attempt)
-    or end_contested(t, key, due) then return 1 end
-  if repetition.serial_of(key) then return end_occurrence(t, key, tonumber(due), of) end
-  return is_doubtful(t, key, tonumber(due)) and 2 or 0
+  if t.besides and (seen.due[d + PLAIN_BESIDE] and end_beside(t, key, due .. '.', attempt)
+    or seen.due[d + PLAIN_ASIDE] and end_beside(t, key, 's' .. due .. '.', attempt))
+    or seen.due[d + CONTESTED] and end_contested(t, key, due, ':?:')
+    or seen.due[d + DISMISSED] and end_contested(t, key, due, ':d:') then return 1 end
+  if seen.serials[n + 1] then return end_occurrence(t, key, tonumber(due), of) end
+  return is_doubtful(t, key, tonumber(due), own) and 2 or 0
 end
 
 function steps.end_stored(KEYS, ARGV)
   index.open(KEYS[1])
+  local has = function(set) return redis.call('EXISTS', run.prefix .. set) == 1 end
   local t = {
     kind = ARGV[1], lease_end = int(clock.due() + tonumber(ARGV[2])), known = tonumber(ARGV[3]), dry = ARGV[4] == '1',
-    claimed = {},
+    claimed = {}, owes = has('owed'), besides = has('beside'), repeats = has('repeat'),
   }
-  local out = {}
+  t.names = t.besides and PLAIN_ASIDE or DISMISSED
+  local out, ended, seen = {}, {}, look(t, ARGV, 5, #ARGV)
   for i = 5, #ARGV, 4 do
     if i > 5 and run.spent > BUDGET - LOOK then break end
-    out[#out + 1] = end_one(t, ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
+    local key, of, n = ARGV[i], seen, (i - 5) / 4
+    -- What ends a timer may arm or claim another one of the key.
+    if ended[key] then of, n = look(t, ARGV, i, i), 0 end
+    local outcome = end_one(t, key, ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], of, n)
+    ended[key] = ended[key] or outcome ~= 0
+    out[#out + 1] = outcome
   end
   return out
 end

@@ -38,7 +38,7 @@ func TestReconcileARestoredRedis(t *testing.T) {
 	set("shop:later", later, 3600_000)
 	const repeating = "shop:report:t:1"
 	first := s.Repeats(repeating, "p", 500)
-	s.After(first - s.Now() + 20)
+	s.After(first + 20)
 	backup := s.BackUp()
 	p.AwaitReady(true)
 

@@ -65,7 +65,7 @@ func TestResumeUnderAnotherHold(t *testing.T) {
 	s.Do("FCALL", "timer_set", 1, "shop:basket:t:1", "basket", "PX", 300)
 	s.Holds("shop", 4)
 	s.Says(0, "resume shop:order --dead",
-		"shop:order resumed; 3 timers stay on hold by shop, and become dead letters at its end")
+		"shop:order resumed; 3 timers still on hold by shop, to become dead letters at its end")
 	p.Kill()
 	s.Start()
 	s.Holds("shop", 4)
@@ -89,7 +89,7 @@ func TestResumeOfAllAboveAHold(t *testing.T) {
 	}
 	s.Do("FCALL", "timer_set", 1, "shop:basket:t:1", "basket", "PX", 20)
 	s.Holds("*", 3)
-	s.Says(0, "resume *", "* resumed; 2 timers stay on hold by shop:order, and fire at its end")
+	s.Says(0, "resume *", "* resumed; 2 timers still on hold by shop:order, to fire at its end")
 	s.Expect(c, "shop:basket:t:1=basket")
 	s.Says(0, "resume shop:order", "shop:order resumed")
 	s.Expect(c, "shop:basket:t:1=basket", "shop:order:t:0=order", "shop:order:t:1=order")
@@ -118,7 +118,7 @@ func TestResumeBesideASlowOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.WaitFunc(system.Patience, system.AtLeast(1))
-	s.Says(0, "resume shop", "shop resumed; 2 timers stay on hold by shop:order, and fire at its end")
+	s.Says(0, "resume shop", "shop resumed; 2 timers still on hold by shop:order, to fire at its end")
 	if err := slow.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
