@@ -29,6 +29,10 @@ const (
 	unexplainedFor = time.Minute
 )
 
+// Stale is the age from which a comparison says nothing about the present: timerds make one a minute, and after
+// failures in five.
+const Stale = 10 * time.Minute
+
 // The names in the stream of the state.
 const (
 	stateComparison = "account"
@@ -247,13 +251,14 @@ func (k Keeper) compare(ctx context.Context, was record, now time.Time) error {
 	return k.copy(ctx, r)
 }
 
-// Read returns the last comparison of a timerd; the zero value if there is none.
-func Read(ctx context.Context, js jetstream.JetStream, s streams.Config) (Comparison, error) {
+// Read returns the last comparison of a timerd, and when a timerd tried to compare last, by the clock of NATS. Both are
+// zero if there is none.
+func Read(ctx context.Context, js jetstream.JetStream, s streams.Config) (c Comparison, looked time.Time, err error) {
 	r, err := streams.ReadState[record](ctx, js, s, stateComparison)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		err = nil
 	}
-	return r.Last, err
+	return r.Last, r.Looked, err
 }
 
 // Acknowledge has a new comparison begin if the last one differs, and returns that one.

@@ -97,4 +97,22 @@ func checkAccount(f *facts, p *diag.Findings) {
 		text, fix := Unexplained(f.compared, f.Streams.Names)
 		p.Warn(fix, "%s", text)
 	}
+	if f.isStale() {
+		p.Warn("the log of each timerd says why; until that is fixed, timerd account compares",
+			"no timerd has compared the account with %s since %s", f.Streams.FiredStream(),
+			f.looked.UTC().Format(time.RFC3339))
+	}
+}
+
+// isStale reports whether living timerds have stopped comparing the account with the events.
+func (f *facts) isStale() bool {
+	if f.nats == nil || f.looked.IsZero() || f.redis == nil || len(f.redis.Timerds) == 0 {
+		return false // never, or other checks say why
+	}
+	for _, s := range f.nats.Streams {
+		if s.Name == f.Streams.FiredStream() && s.info != nil {
+			return s.info.TimeStamp.Sub(f.looked) > ledger.Stale
+		}
+	}
+	return false
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/ledger"
 	"github.com/timerd-io/timerd/keys"
@@ -40,6 +42,36 @@ func TestAccountThatDiffers(t *testing.T) {
 		case c.want == "" && len(found) == 0:
 		case len(found) != 1 || found[0].Level != diag.Warn || found[0].Text != c.want ||
 			!strings.Contains(found[0].Fix, "run: timerd audit"):
+			t.Errorf("%+v, want %q", found, c.want)
+		}
+	}
+}
+
+// A comparison that no timerd has made for a while is a warning of its own.
+func TestStaleComparison(t *testing.T) {
+	t.Parallel()
+	at := time.Date(2026, 11, 27, 9, 0, 0, 0, time.UTC)
+	alive := []Timerd{{}}
+	for _, c := range []struct {
+		looked  time.Time
+		timerds []Timerd
+		want    string
+	}{
+		{time.Time{}, alive, ""},
+		{at.Add(-ledger.Stale), alive, ""},
+		{at.Add(-ledger.Stale - time.Second), nil, ""},
+		{at.Add(-ledger.Stale - time.Second), alive,
+			"no timerd has compared the account with TIMERS since 2026-11-27T08:49:59Z"},
+	} {
+		f := &facts{looked: c.looked, redis: &Redis{Timerds: c.timerds}, nats: &NATS{Streams: []Stream{
+			{Name: "TIMERS_DEAD"}, {Name: "TIMERS", info: &jetstream.StreamInfo{TimeStamp: at}},
+		}}}
+		var found diag.Findings
+		checkAccount(f, &found)
+		switch {
+		case c.want == "" && len(found) == 0:
+		case len(found) != 1 || found[0].Level != diag.Warn || found[0].Text != c.want ||
+			!strings.Contains(found[0].Fix, "timerd account"):
 			t.Errorf("%+v, want %q", found, c.want)
 		}
 	}

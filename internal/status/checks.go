@@ -42,7 +42,8 @@ type facts struct {
 	deliverers  []streams.Deliverer
 	uncounted   *streams.Fault    // nobody counts the timers
 	compared    ledger.Comparison // of the account with the stream of firings
-	stateErr    error             // why these four are unknown
+	looked      time.Time         // when a timerd tried that last, by the clock of NATS; zero: never
+	stateErr    error             // why these five are unknown
 	unwritten   []*streams.Fault  // streams that the server cannot write to disk; asked only if timers may wait
 	webhooks    *Webhooks
 	webhooksErr error

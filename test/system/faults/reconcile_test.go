@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/timerd-io/timerd/internal/testenv"
@@ -202,4 +203,40 @@ func TestReconcileSetsLostRetriesAgain(t *testing.T) {
 	}
 	s.Says(0, "reconcile --yes --refire "+file, "0 events fired again", "1 fired again before")
 	p.Stop()
+}
+
+// Without the right to read the log of deliveries, all timers that have fired are ended nevertheless, and the exit code
+// is 1.
+func TestReconcileWithoutTheLogOfDeliveries(t *testing.T) {
+	t.Parallel()
+	const n = 3
+	s := system.New(t)
+	s.ReplaceNATS(func(o *server.Options) {
+		o.Users = []*server.User{{Username: "admin", Password: "a"}, {Username: "operator", Password: "o",
+			Permissions: &server.Permissions{Publish: &server.SubjectPermission{
+				Deny: []string{"$JS.API.*.*.TIMERS_DELIVERY", "$JS.API.*.*.TIMERS_DELIVERY.>"}}}}}
+		o.NoAuthUser = "admin"
+	})
+	p := s.Start()
+	c := s.Collect()
+	s.Says(0, "hold *")
+	for i := range n {
+		s.Do("FCALL", "timer_set", 1, fmt.Sprintf("shop:a:t:%d", i), "p", "PX", 20)
+	}
+	s.Holds("*", n)
+	backup := s.BackUp()
+	p.AwaitReady(true)
+	s.Says(0, "resume *")
+	s.Events(c, n)
+	p.Stop()
+
+	s.PutBack(backup)
+	s.Env["TIMERD_NATS_URL"] = "nats://operator:o@" + s.NATS.Addr()
+	file := filepath.Join(t.TempDir(), "fired.jsonl")
+	s.Says(1, "reconcile --yes --list "+file, fmt.Sprintf("%d timers ended", n),
+		"no retries of webhooks were looked for, and no list was written")
+	if _, err := os.Stat(file); err == nil {
+		t.Error("a list was written")
+	}
+	s.Says(1, "reconcile --yes", "0 timers ended")
 }
