@@ -107,6 +107,17 @@ func (s *System) Settled() {
 	}, "the index to be empty")
 }
 
+// Balances waits until timerd account finds no difference.
+func (s *System) Balances() {
+	s.T.Helper()
+	testenv.Eventually(s.T, Patience, func() error {
+		if code, out, errs := s.Run("", "account"); code != 0 {
+			return fmt.Errorf("%s%s", out, errs)
+		}
+		return nil
+	}, "an account without a difference")
+}
+
 // AtLeast waits for some messages, with more to come.
 func AtLeast(n int) func([]testenv.Message) error {
 	return func(all []testenv.Message) error {

@@ -64,6 +64,7 @@ func TestKilledAgainAndAgain(t *testing.T) {
 	}
 	t.Logf("%d of %d were reclaimed", reclaimed, len(want))
 	s.Settled()
+	s.Balances()
 }
 
 func TestRedisKilledAgainAndAgain(t *testing.T) {
@@ -80,6 +81,7 @@ func TestRedisKilledAgainAndAgain(t *testing.T) {
 	}
 	s.Expect(c, want...)
 	s.Settled()
+	s.Balances()
 }
 
 func TestNATSAwayForLongerThanTheLease(t *testing.T) {

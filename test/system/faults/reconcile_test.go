@@ -76,13 +76,7 @@ func TestReconcileARestoredRedis(t *testing.T) {
 		s.Says(0, "resume "+namespace)
 	}
 	c.WaitFunc(system.Patience, system.AtLeast(len(before)+2))
-	testenv.Eventually(t, system.Patience, func() error {
-		code, out, errs := s.Run("", "account")
-		if code != 0 {
-			return fmt.Errorf("%s%s", out, errs)
-		}
-		return nil
-	}, "an account without a difference")
+	s.Balances()
 	p.Stop()
 	all := s.Events(c, stored())
 	if got := system.Occurred(all, repeating, first); len(got) != occurrences+len(all)-len(before) {
