@@ -76,13 +76,25 @@ const (
 	awayError   = "AWAY timerd"
 )
 
-// claimAll claims. Where a partition is elsewhere by now, it claims there; where a partition's copy of the list of
-// holds is old, it brings that up to date first.
+// claimAll claims. Where a partition is elsewhere by now, it claims there. Where a partition's copy of the list of
+// holds is old, it brings that up to date first; where the server's data may be older than before, it compares them.
 func (n *Node) claimAll(ctx context.Context, requests []ClaimRequest, lease time.Duration) []ClaimResult {
 	said := n.schedule.holding.Load()
 	results := n.claimHere(ctx, said, requests, lease)
+	again(results, restoredError, requests, func(rest []ClaimRequest) []ClaimResult {
+		if err := n.compareData(ctx); err != nil {
+			return failedClaims(rest, err)
+		}
+		return n.claimHere(ctx, said, rest, lease)
+	})
 	again(results, awayError, requests,
 		func(rest []ClaimRequest) []ClaimResult { return n.claimElsewhere(ctx, said, rest, lease) })
+	again(results, restoredError, requests, func(rest []ClaimRequest) []ClaimResult {
+		if err := n.schedule.compareDataOf(ctx, rest); err != nil {
+			return failedClaims(rest, err)
+		}
+		return n.claimElsewhere(ctx, said, rest, lease)
+	})
 	again(results, behindError, requests, func(rest []ClaimRequest) []ClaimResult {
 		if n.catchUp(ctx, said) != nil {
 			return nil
@@ -161,7 +173,7 @@ func (n *Node) claimArgs(server *redis.Client, holding int64, requests []ClaimRe
 	}
 	args := []any{
 		lease.Milliseconds(), MaxClaim, MaxClaimBytes, holding, most, requests[0].Patience.Milliseconds(),
-		n.ClaimedChannel(), n.schedule.guards, n.schedule.forgiven.Load(),
+		n.ClaimedChannel(), n.schedule.guards, n.schedule.forgiven.Load(), n.homes(server),
 	}
 	for _, r := range requests {
 		args = append(args, r.Partition.Prefix(), r.way(), int64(n.heardSinceOn(server, r.Partition)),
@@ -185,20 +197,16 @@ func (r ClaimRequest) way() string {
 func (n *Node) readClaims(ctx context.Context, requests []ClaimRequest, lease time.Duration, sent, received time.Time,
 	cmd *redis.Cmd) []ClaimResult {
 	const head = 2
-	results := make([]ClaimResult, len(requests))
 	reply, err := ReadReply(cmd, head+1, 1)
 	var at time.Time
 	if err == nil {
 		at, err = redisTime(reply.Text(0), reply.Text(1))
 	}
 	if err != nil {
-		err = n.claimFailed(err)
-		for i, r := range requests {
-			results[i] = ClaimResult{Partition: r.Partition, Err: err}
-		}
-		return results
+		return failedClaims(requests, n.claimFailed(err))
 	}
 	n.readDueClock(at, sent, received)
+	results := make([]ClaimResult, len(requests))
 	parts := reply[head:]
 	for i := range min(len(parts), len(requests)) {
 		results[i] = ClaimResult{Partition: requests[i].Partition, At: at}
@@ -209,6 +217,15 @@ func (n *Node) readClaims(ctx context.Context, requests []ClaimRequest, lease ti
 		}
 	}
 	return results[:min(len(parts), len(requests))]
+}
+
+// failedClaims returns the results of requests that have all failed.
+func failedClaims(requests []ClaimRequest, err error) []ClaimResult {
+	results := make([]ClaimResult, len(requests))
+	for i, r := range requests {
+		results[i] = ClaimResult{Partition: r.Partition, Err: err}
+	}
+	return results
 }
 
 // claimFailed notes and wraps the error of a claim.

@@ -135,11 +135,23 @@ func (ix *Index) LastHeartbeat(ctx context.Context) (at time.Time, ago time.Dura
 // Hearing records on the node's server whether a timerd hears all its events now, and returns which timerds do that
 // listen to the same. Each is believed for a time, by that server's clock.
 func (n *Node) Hearing(ctx context.Context, self Self, hears bool, believed time.Duration) (Hearing, error) {
-	names := []string{n.claimsPartition().Hearing()}
+	at := n.claimsPartition()
+	names := []string{at.Hearing()}
 	args := []any{
 		self.Instance, self.Listens, hears, believed.Milliseconds(), AheadBy.Milliseconds(), n.ClaimedChannel(),
+		n.homes(n.server),
 	}
-	reply, err := ReadReply(n.schedule.step("hearing").Run(ctx, n.server, names, args...), 2, 0)
+	reply, err := ReadReply(n.schedule.step("hearing").Run(ctx, n.server, names, args...), 4, 0)
+	if err != nil {
+		return Hearing{}, fmt.Errorf("schedule: ask for the listeners: %w", err)
+	}
+	if reply.Int(2) == 0 { // the heartbeat was not noted: it would hide how old the data are
+		err = n.compareData(ctx)
+	} else if n.schedule.cluster {
+		n.mu.Lock()
+		n.home = home{at, reply.Text(3)}
+		n.mu.Unlock()
+	}
 	if err != nil {
 		return Hearing{}, fmt.Errorf("schedule: ask for the listeners: %w", err)
 	}

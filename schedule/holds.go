@@ -92,8 +92,7 @@ type HoldList struct {
 	Holds      []Hold // in the order of their namespaces
 	Generation int64  // grows with each change; 0 if there never was a hold
 	Now        Millis
-	newest     int64  // the newest generation that a copy of the list has
-	waitsUntil Millis // see Waits
+	newest     int64 // the newest generation that a copy of the list has
 	// renamed has the names of fields that an earlier version has written otherwise. A change of their hold replaces
 	// them.
 	renamed map[keys.Namespace]string
@@ -117,11 +116,6 @@ func (l *HoldList) Over(k keys.Key, due Millis) *Hold {
 		return &l.Holds[i]
 	}
 	return nil
-}
-
-// Waits reports whether a due timer that no claim takes waits as Redis was restored: no hold covers it. See [Wait].
-func (l *HoldList) Waits(k keys.Key, due Millis) bool {
-	return due <= l.waitsUntil && !l.Covers(k, due)
 }
 
 // MadeAhead returns the holds that a clock made which was ahead and is back, as one that is right would have made them.
@@ -187,20 +181,15 @@ const nextField = ":next:"
 func (s *Schedule) Holds(ctx context.Context) (*HoldList, error) {
 	var now func() time.Time
 	var fields *redis.MapStringStringCmd
-	var wait *redis.StringCmd
 	err := s.Pipelined(ctx, keys.Single, func(pipe redis.Pipeliner) error {
 		fields = pipe.HGetAll(ctx, keys.Single.Holds())
 		now = s.dueClock(ctx, pipe) // afterwards: no hold of the list is made later than now
-		wait = pipe.HGet(ctx, keys.Single.Data(), waitField)
 		return nil
 	})
-	if err != nil && !errors.Is(err, redis.Nil) { // there may be no wait
+	if err != nil {
 		return nil, fmt.Errorf("schedule: read the holds: %w", s.blame(keys.Single, err))
 	}
 	l := &HoldList{schedule: s, Now: MillisOf(now()), renamed: map[keys.Namespace]string{}}
-	if w, waits := parseWait(wait.Val()); waits {
-		l.waitsUntil = w.Until
-	}
 	l.Generation, _ = strconv.ParseInt(fields.Val()[generationField], 10, 64)
 	for _, name := range slices.Sorted(maps.Keys(fields.Val())) {
 		if strings.HasPrefix(name, ":") {

@@ -48,6 +48,9 @@ func (ix *Index) Partition(key string) keys.Partition { return ix.topology.parti
 // Client returns the client of the whole Redis.
 func (ix *Index) Client() redis.UniversalClient { return ix.rdb }
 
+// IsCluster reports whether the Redis is a cluster.
+func (ix *Index) IsCluster() bool { return ix.cluster }
+
 // Masters asks Redis for the servers that have partitions, and returns each with its partitions. The first one also
 // gets the partitions without a master: as it refuses these, they count as moving, and are not passed over in silence.
 func (ix *Index) Masters(ctx context.Context) ([]Master, error) {

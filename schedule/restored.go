@@ -1,11 +1,13 @@
 package schedule
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -14,59 +16,189 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Wait is the wait of the timers of a Redis that may have older data than before: it restarted, was promoted, or has
+// Wait is the wait of the timers of a server that may have older data than before: it restarted, was promoted, or has
 // got a backup. Each claim finds out whether it is one, in the step itself.
 type Wait struct {
+	Server string // host:port of a master of a cluster; "" for a single Redis
 	Until  Millis // timers due until then wait; when it was found out
 	Last   Millis // the last heartbeat of a timerd that the data have
+	Ahead  bool   // that was of a clock that was ahead: it says nothing about the data
 	Timers int64  // how many wait, about; holds may keep some of them
+
+	partitions map[keys.Partition]Millis // until when they wait in each
 }
 
-// waitField is the field of data with the last wait; see lua/lib/restored.lua.
-const waitField = ":w:"
+// Same reports whether it is the same wait of the same timers.
+func (w Wait) Same(other Wait) bool { return maps.Equal(w.partitions, other.partitions) }
 
-// parseWait reads that field. waits is false if it has ended, or there was none.
-func parseWait(text string) (w Wait, waits bool) {
-	until, last, _ := strings.Cut(text, " ")
-	u, err1 := strconv.ParseInt(until, 10, 64)
-	l, err2 := strconv.ParseInt(last, 10, 64) // with a third number the wait has ended
-	return Wait{Until: Millis(u), Last: Millis(l)}, err1 == nil && err2 == nil
+// Has reports whether a partition has timers that wait so.
+func (w Wait) Has(p keys.Partition) bool {
+	_, waits := w.partitions[p]
+	return waits
 }
 
-// Waiting returns the wait of the schedule's timers. waits is false if none wait, as always in a cluster.
-func (s *Schedule) Waiting(ctx context.Context) (w Wait, waits bool, err error) {
-	text, err := s.rdb.HGet(ctx, keys.Single.Data(), waitField).Result()
-	if err != nil && !errors.Is(err, redis.Nil) {
-		return Wait{}, false, fmt.Errorf("schedule: read what waits in a restored Redis: %w", err)
+// Holds reports whether a timer with a due time that no claim takes, and no hold covers, waits so.
+func (w Wait) Holds(p keys.Partition, due Millis) bool { return w.Has(p) && due <= w.partitions[p] }
+
+// waitsWithin bounds the look for what waits on one server.
+const waitsWithin = 5 * time.Second
+
+// Waits returns what waits on each server: none if no server has older data. With an *AwayError it is what waits on the
+// servers that answer.
+func (s *Schedule) Waits(ctx context.Context) ([]Wait, error) {
+	masters, err := s.Masters(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("schedule: read what waits in a restored Redis: %w", err)
 	}
-	if w, waits = parseWait(text); !waits {
-		return Wait{}, false, nil
+	all := make(map[string]*Wait, len(masters))
+	for _, m := range masters {
+		all[m.Name] = &Wait{Server: m.Name, partitions: map[keys.Partition]Millis{}}
 	}
-	due := s.rdb.ZCount(ctx, keys.Single.Due(), "-inf", scoreText(w.Until))
-	taken := s.rdb.ZCount(ctx, keys.Single.Firing(), scoreText(heldScore), scoreText(heldScore+w.Until))
-	if err := errors.Join(due.Err(), taken.Err()); err != nil {
-		return Wait{}, false, fmt.Errorf("schedule: count what waits in a restored Redis: %w", err)
+	err = askAll(ctx, masters, waitsWithin, func(ctx context.Context, m Master) error {
+		return m.RunOver(ctx, s.step("waits"), Chunk, nil, all[m.Name].read)
+	})
+	if err != nil {
+		err = fmt.Errorf("schedule: read what waits in a restored Redis: %w", err)
 	}
-	w.Timers = due.Val() + taken.Val()
-	return w, true, nil
+	var waits []Wait
+	for _, m := range masters {
+		if w := all[m.Name]; len(w.partitions) > 0 {
+			waits = append(waits, *w)
+		}
+	}
+	return waits, err
 }
 
-func scoreText(m Millis) string { return strconv.FormatInt(int64(m), 10) }
+// read reads what waits in some partitions.
+func (w *Wait) read(cmd *redis.Cmd) error {
+	const row = 4
+	reply, err := ReadReply(cmd, 0, row)
+	if err != nil {
+		return err
+	}
+	for i := 0; i < len(reply); i += row {
+		until, err1 := strconv.ParseInt(reply.Text(i+1), 10, 64)
+		last, err2 := strconv.ParseInt(reply.Text(i+2), 10, 64)
+		if err := errors.Join(err1, err2); err != nil {
+			return err
+		}
+		if len(w.partitions) == 0 || Millis(last) < w.Last {
+			w.Last = Millis(last)
+		}
+		w.Until = max(w.Until, Millis(until))
+		w.Ahead = w.Ahead || Millis(last) > Millis(until).Add(AheadBy)
+		w.Timers += reply.Int(i + 3)
+		w.partitions[keys.Partition(reply.Text(i))] = Millis(until)
+	}
+	return nil
+}
 
-// EndWait frees the timers that wait, but for those on hold. It does nothing if that wait has ended. In a restart of
-// timerd, or of Redis, some may stay until the next minute.
+// endedAtOnce bounds the partitions in which a round trip ends a wait.
+const endedAtOnce = 128
+
+// EndWait frees the timers that wait, but for those on hold. It does nothing where that wait has ended. In a restart of
+// timerd, or of Redis, some may stay until the next minute. Beside an error it has freed some.
 func (s *Schedule) EndWait(ctx context.Context, w Wait) error {
-	calls := []Call{{Partition: keys.Single, Args: []any{int64(w.Until)}}}
-	if err := s.Run(ctx, s.step("end_wait"), calls)[0].Err(); err != nil {
-		return fmt.Errorf("schedule: free what waits in a restored Redis: %w", err)
+	var failed error
+	for some := range slices.Chunk(slices.Sorted(maps.Keys(w.partitions)), endedAtOnce) {
+		calls := make([]Call, len(some))
+		for i, p := range some {
+			calls[i] = Call{Partition: p, Args: []any{int64(w.partitions[p])}}
+		}
+		for _, cmd := range s.Run(ctx, s.step("end_wait"), calls) {
+			if failed == nil {
+				failed = cmd.Err()
+			}
+		}
 	}
 	// A change of the list has a timerd look for held timers that no hold covers. Without holds it looks all the time.
 	list, err := s.Holds(ctx)
 	if err == nil && len(list.Holds) > 0 {
 		err = list.Renew(ctx)
 	}
-	if err != nil {
+	if err = cmp.Or(failed, err); err != nil {
 		return fmt.Errorf("schedule: free what waits in a restored Redis: %w", err)
+	}
+	return nil
+}
+
+// restoredError begins a claim's error on a server of a cluster whose data are not compared.
+const restoredError = "RESTORED timerd"
+
+// home is the first of the partitions that note whether the data of a server of a cluster are compared.
+type home struct {
+	partition   keys.Partition
+	incarnation string // of the server, when it was compared
+}
+
+// homes returns the prefixes of the partitions of a server that note that, as steps have them: the first, the middle
+// and the last one, as slots mostly move from one end. It returns "" if they are unknown, or there is no cluster.
+func (n *Node) homes(server *redis.Client) string {
+	if !n.schedule.cluster {
+		return ""
+	}
+	if server != n.server {
+		if n = n.schedule.nodeOn(server); n == nil {
+			return ""
+		}
+	}
+	all := n.Master().Partitions
+	if len(all) == 0 {
+		return ""
+	}
+	return all[0].Prefix() + " " + all[len(all)/2].Prefix() + " " + all[len(all)-1].Prefix()
+}
+
+// nodeOn returns the node of a server, or nil if Nodes has not found it yet.
+func (s *Schedule) nodeOn(server *redis.Client) *Node {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.nodes[server]
+}
+
+// compareData has the timers wait of a server whose data may be older than before, and then claims go on. If the server
+// is known to have lived since its data were compared, none wait.
+func (n *Node) compareData(ctx context.Context) error {
+	s, m, last := n.schedule, n.Master(), int64(-1)
+	err := m.RunOver(ctx, s.step("last_beat"), Chunk, nil, func(cmd *redis.Cmd) error {
+		found, err := cmd.Int64()
+		last = max(last, found)
+		return err
+	})
+	at := n.claimsPartition()
+	n.mu.Lock()
+	was := n.home
+	n.mu.Unlock()
+	args := []any{n.homes(n.server), last, s.forgiven.Load(), was.incarnation, was.partition != at}
+	begin := func(hashTags []any) error {
+		return s.step("begin_wait").Run(ctx, n.server, nil, slices.Concat(args, hashTags)...).Err()
+	}
+	if err == nil {
+		err = m.eachChunk(Chunk, begin)
+	}
+	if err == nil {
+		err = begin(nil)
+	}
+	if err != nil {
+		return fmt.Errorf("schedule: look whether %s has older data: %w", n.name, err)
+	}
+	return nil
+}
+
+// compareDataOf is compareData for the servers that have some partitions by now.
+func (s *Schedule) compareDataOf(ctx context.Context, requests []ClaimRequest) error {
+	compared := map[*redis.Client]bool{}
+	for _, r := range requests {
+		server, err := s.topology.server(ctx, r.Partition)
+		if err != nil || compared[server] {
+			continue // the claim says why it fails
+		}
+		compared[server] = true
+		if n := s.nodeOn(server); n != nil {
+			if err := n.compareData(ctx); err != nil {
+				return err
+			}
+		}
 	}
 	return nil
 }

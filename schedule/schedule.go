@@ -107,6 +107,7 @@ type Node struct {
 	// libraryCounts: the function library counts in the account.
 	libraryCounts bool
 
+	home         home                 // of the server in a cluster, when its data were found to be compared last
 	stepsRefused time.Time            // when the server refused the library of steps last
 	unusedSince  map[string]time.Time // since when libraries of steps were found without a user
 }

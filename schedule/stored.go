@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,8 +52,8 @@ const storedPerCall, storedPerRound = 64, 128
 
 // EndStored ends the timers whose messages a stream has, as settling does: once Redis was restored from a backup, or
 // lost its last writes in a failover, it has them again. Timers that repeat get the occurrence after the stored one.
-// ids are in the order of the stream. It returns an outcome for each, also beside an error: StoredNone then may be
-// another one. It is safe to repeat.
+// ids are in the order of the stream. Where slots are moving it waits for them, for a time. It returns an outcome for
+// each, also beside an error: StoredNone then may be another one. It is safe to repeat.
 //
 // A process that dies while it ends a timer that repeats leaves that claimed. Then EndStored must be repeated before
 // the lease ends, or else the occurrence may be published again, under the same id.
@@ -63,8 +64,13 @@ func (s *Schedule) EndStored(ctx context.Context, as Stored, ids []StoredID) ([]
 		for i := range todo {
 			todo[i] = first + i
 		}
-		for len(todo) > 0 {
-			left, err := s.endStored(ctx, as, ids, todo, outcomes)
+		for began := time.Now(); len(todo) > 0; {
+			left, moving, err := s.endStored(ctx, as, ids, todo, outcomes)
+			if moving != nil && time.Since(began) > movingWithin {
+				err = cmp.Or(err, moving)
+			} else if moving != nil {
+				err = cmp.Or(err, pauseFor(ctx, movingPause))
+			}
 			if err != nil {
 				return outcomes, fmt.Errorf("schedule: end timers with stored messages: %w", err)
 			}
@@ -74,17 +80,37 @@ func (s *Schedule) EndStored(ctx context.Context, as Stored, ids []StoredID) ([]
 	return outcomes, nil
 }
 
+const (
+	// movingWithin bounds the wait for the slots of some ids, and movingPause is the time between two tries.
+	movingWithin = 30 * time.Second
+	movingPause  = 100 * time.Millisecond
+)
+
+// pauseFor waits. It returns why ctx has ended, if it has.
+func pauseFor(ctx context.Context, pause time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(pause):
+		return nil
+	}
+}
+
 // endStored ends the timers with some of the ids, by their indices, and writes the outcomes. It returns the indices to
-// be asked about again: there was no room for them, or a timer with their key has its next occurrence now.
+// be asked about again: there was no room for them, a timer with their key has its next occurrence now, or their slots
+// are moving, as an error says.
 func (s *Schedule) endStored(ctx context.Context, as Stored, ids []StoredID, todo []int,
-	outcomes []StoredOutcome) (left []int, err error) {
+	outcomes []StoredOutcome) (left []int, moving, err error) {
 	calls, members := s.storedCalls(as, ids, todo)
 	var claimed []Outcome
 	var claims []int            // the indices of claimed
 	since := map[keys.Key]int{} // the index of a claimed occurrence
 	for i, cmd := range s.Run(ctx, s.step("end_stored"), calls) {
 		reply, failed := ReadReply(cmd, 1, 1)
-		if failed != nil {
+		if IsMoving(failed) {
+			left, moving = append(left, members[i]...), failed
+			continue
+		} else if failed != nil {
 			err = failed
 			continue
 		}
@@ -102,13 +128,13 @@ func (s *Schedule) endStored(ctx context.Context, as Stored, ids []StoredID, tod
 		}
 	}
 	if failed := s.Settle(ctx, claimed); failed != nil {
-		return nil, errors.Join(err, failed)
+		return nil, nil, errors.Join(err, failed)
 	}
 	for _, m := range claims {
 		outcomes[m] = StoredEnded
 	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	for _, m := range todo {
 		if first, ok := since[ids[m].Key]; ok && m > first && outcomes[m] != StoredEnded {
@@ -116,7 +142,7 @@ func (s *Schedule) endStored(ctx context.Context, as Stored, ids []StoredID, tod
 		}
 	}
 	slices.Sort(left)
-	return slices.Compact(left), nil
+	return slices.Compact(left), moving, nil
 }
 
 // storedCalls returns the calls for some ids, by their indices, and the indices of each.

@@ -38,14 +38,13 @@ func newReconcile() *cobra.Command {
 event in the stream TIMERS, or a dead letter, has their id. Timers that repeat go on after
 the last occurrence that has fired. All others fire as ever, and overdue ones at once.
 
-timerd does so by itself, except in a cluster, or where TIMERS does not reach back far enough: then
-timers that were due wait for this command. In a cluster run it before any timerd: stop all of them,
-put the backup back, run this command, and start them.
+timerd does so by itself, except where TIMERS does not reach back far enough: then timers that were
+due wait for this command.
 
 The streams are read from some minutes before the last heartbeat of a timerd in Redis on, or from
 --since on, which must lie shortly before the backup was made: a duration (6h, 3d) ago, an instant
-(2026-11-20T09:00:00Z) or @unix-ms. A cluster needs --since, and so does a Redis on which a timerd
-has run since the backup was put back.
+(2026-11-20T09:00:00Z) or @unix-ms. Where no timers wait, a cluster needs --since, and so does a
+Redis on which a timerd has run since the backup was put back.
 
 The command prints how many timers have fired, and asks whether to go on, unless there are none or
 --yes is given. It can be interrupted, and run again.
@@ -108,7 +107,7 @@ is 1, too, if retries of webhooks cannot be read, or not be set again.`,
 // reconcile ends the timers that have fired, and prints how many.
 func reconcile(cmd *cobra.Command, r *admin.Reconciliation, journal *journal, flags reconcileFlags) error {
 	ctx := cmd.Context()
-	waits, err := r.Waits(ctx)
+	timers, waits, err := r.Waits(ctx)
 	if err == nil && r.Since.IsZero() {
 		err = r.Find(ctx)
 	}
@@ -129,7 +128,7 @@ func reconcile(cmd *cobra.Command, r *admin.Reconciliation, journal *journal, fl
 		}
 		free := ""
 		if waits {
-			free = fmt.Sprintf("; of %s the rest is free then", counted(r.Waiting(), "waiting timer"))
+			free = fmt.Sprintf("; of %s the rest is free then", counted(timers, "waiting timer"))
 		}
 		if err := confirm(cmd, fmt.Sprintf("%s to end, which have fired since %s, and %s to set again%s. Go on?",
 			counted(found.Ended, "timer"), r.Since.UTC().Format(time.RFC3339),

@@ -121,30 +121,39 @@ func acknowledgeLosses(cmd *cobra.Command) error {
 // fireWaiting frees the timers that wait in a restored Redis and cannot be compared, and prints how many.
 func fireWaiting(cmd *cobra.Command) error {
 	return withSchedule(cmd, func(ctx context.Context, s *schedule.Schedule, _ redis.UniversalClient) error {
-		w, waits, err := s.Waiting(ctx)
-		if err != nil || !waits {
+		waits, err := s.Waits(ctx)
+		if len(waits) == 0 {
 			return err
 		}
-		return withJetStream(cmd, config.SectionNATS, func(js jetstream.JetStream, c config.Config) error {
-			name := c.Streams().FiredStream()
-			since, err := history.Before(ctx, js, name, w.Last.Time())
-			if err == nil {
-				err = history.CheckReach(ctx, js, name, since, w.Last.Time())
-			}
-			waiting := counted(w.Timers, "timer") + " of a restored Redis"
-			if _, short := errors.AsType[*history.ShortStream](err); !short {
-				if err == nil {
-					fmt.Fprintf(cmd.OutOrStdout(), "not freed: %s, until a timerd has compared them with %s\n", waiting,
-						name)
+		return errors.Join(err, withJetStream(cmd, config.SectionNATS,
+			func(js jetstream.JetStream, c config.Config) error {
+				var failed error
+				for _, w := range waits {
+					failed = errors.Join(failed, fireWait(cmd, s, js, c.Streams().FiredStream(), w))
 				}
-				return err
-			}
-			if err = s.EndWait(ctx, w); err == nil {
-				fmt.Fprintf(cmd.OutOrStdout(), "free: %s\n", waiting)
-			}
-			return err
-		})
+				return failed
+			}))
 	})
+}
+
+// fireWait is fireWaiting for one server. name is that of the stream of firings.
+func fireWait(cmd *cobra.Command, s *schedule.Schedule, js jetstream.JetStream, name string, w schedule.Wait) error {
+	ctx, last := cmd.Context(), w.Last.Time()
+	since, err := history.Before(ctx, js, name, last)
+	if err == nil {
+		err = history.CheckReach(ctx, js, name, since, last)
+	}
+	waiting := strings.TrimSpace(counted(w.Timers, "timer") + " of a restored Redis " + w.Server)
+	if _, short := errors.AsType[*history.ShortStream](err); !short {
+		if err == nil {
+			fmt.Fprintf(cmd.OutOrStdout(), "not freed: %s, until a timerd has compared them with %s\n", waiting, name)
+		}
+		return err
+	}
+	if err = s.EndWait(ctx, w); err == nil {
+		fmt.Fprintf(cmd.OutOrStdout(), "free: %s\n", waiting)
+	}
+	return err
 }
 
 // gatherStatus makes the report. Its error is about the configuration.

@@ -40,24 +40,18 @@ type Reconciliation struct {
 	// List has Run fill Reconciled.Fired.
 	List bool
 
-	wait *schedule.Wait // of timers that wait for the comparison, if Find or Waits has found one
+	waits []schedule.Wait // of timers that wait for the comparison, if Find or Waits has found some
+	alone bool            // only timers that wait are ended, and set again
 }
 
-// Waits reports whether timers wait for the comparison: at its end Run frees those of this wait, and of no later one.
-func (r *Reconciliation) Waits(ctx context.Context) (bool, error) {
-	w, waits, err := r.Schedule.Waiting(ctx)
-	if waits {
-		r.wait = &w
+// Waits returns how many timers wait for the comparison, about: at its end Run frees those of these waits, and of no
+// later one. waits is false if there is no wait.
+func (r *Reconciliation) Waits(ctx context.Context) (timers int64, waits bool, err error) {
+	r.waits, err = r.Schedule.Waits(ctx)
+	for _, w := range r.waits {
+		timers += w.Timers
 	}
-	return waits, err
-}
-
-// Waiting returns about how many timers waited when Find or Waits was called.
-func (r *Reconciliation) Waiting() int64 {
-	if r.wait == nil {
-		return 0
-	}
-	return r.wait.Timers
+	return timers, len(r.waits) > 0, err
 }
 
 // Reconciled is the outcome of a Reconciliation.
@@ -95,12 +89,17 @@ var ErrNoHeartbeat = errors.New("there is no heartbeat in Redis, so it does not 
 // after it. Within timerdGone it shows whether a timerd is running, if none wait. Its error is one of the above, or of
 // the servers.
 func (r *Reconciliation) Find(ctx context.Context) error {
-	if waits, err := r.Waits(ctx); err != nil {
-		return err
-	} else if waits && r.wait.Last > r.wait.Until.Add(schedule.AheadBy) {
-		return ErrHeartbeatAhead
-	} else if waits {
-		return r.since(ctx, r.wait.Last.Time())
+	if !r.alone {
+		if _, _, err := r.Waits(ctx); err != nil {
+			return err
+		}
+	}
+	if len(r.waits) > 0 {
+		first := slices.MinFunc(r.waits, func(a, b schedule.Wait) int { return cmp.Compare(a.Last, b.Last) })
+		if slices.ContainsFunc(r.waits, func(w schedule.Wait) bool { return w.Ahead }) {
+			return ErrHeartbeatAhead
+		}
+		return r.since(ctx, first.Last.Time())
 	}
 	masters, err := r.Schedule.Masters(ctx)
 	if err != nil {
@@ -172,8 +171,10 @@ func (r *Reconciliation) Run(ctx context.Context, dry bool, progress func(read i
 			progress(all.Events + all.Letters + more)
 		}, &all)
 	}
-	if err == nil && r.wait != nil && !dry {
-		err = r.Schedule.EndWait(ctx, *r.wait)
+	for _, w := range r.waits {
+		if err == nil && !dry {
+			err = r.Schedule.EndWait(ctx, w)
+		}
 	}
 	return all, err
 }
@@ -208,6 +209,7 @@ func (e *ending) end(ctx context.Context, kind string, as schedule.OutcomeKind) 
 			return read, found.err
 		}
 		read += int64(len(found.ids))
+		found.ids = slices.DeleteFunc(found.ids, func(id history.Identity) bool { return e.isOthers(id.Key) })
 		if kind == keys.Dead {
 			found.ids, err = e.ends(ctx, found.ids)
 		}
@@ -301,13 +303,28 @@ func (e *ending) endAll(ctx context.Context, kind string, found []history.Identi
 			}
 		case schedule.StoredDoubtful:
 			// A timer that was set after the restore is not in doubt.
-			if !e.over[hash] && (e.wait == nil || ids[i].Due <= e.wait.Until) {
+			if !e.over[hash] && !e.isLater(ids[i]) {
 				e.doubtful[ids[i].Key] = ids[i]
 			}
 		case schedule.StoredNone, schedule.StoredUnclear:
 		}
 	}
 	return err
+}
+
+// isLater reports whether an id is of a timer that became due after the restore.
+func (e *ending) isLater(id schedule.StoredID) bool {
+	return len(e.waits) > 0 && !slices.ContainsFunc(e.waits, func(w schedule.Wait) bool { return id.Due <= w.Until })
+}
+
+// isOthers reports whether a key's timers are none of this reconciliation's business: they are on a server whose timers
+// do not wait for it.
+func (r *Reconciliation) isOthers(k keys.Key) bool {
+	if !r.alone {
+		return false
+	}
+	p := r.Schedule.Partition(k.String())
+	return !slices.ContainsFunc(r.waits, func(w schedule.Wait) bool { return w.Has(p) })
 }
 
 // endOccurrence ends the occurrence of a timer that repeats, if an event is of that one or of a later one. That of a

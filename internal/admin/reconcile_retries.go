@@ -65,7 +65,7 @@ func (r *Reconciliation) setRetries(ctx context.Context, dry bool, progress func
 		rs.fired = map[keys.Key]FiredEvent{}
 	}
 	last := r.Known // if timers wait, the last heartbeat before the restore: later ones were sent since
-	if r.wait == nil {
+	if len(r.waits) == 0 {
 		var err error
 		if last, _, err = r.Schedule.LastHeartbeat(ctx); err != nil {
 			return err
@@ -98,7 +98,7 @@ func (r *Reconciliation) setRetries(ctx context.Context, dry bool, progress func
 func (rs *retries) readDeliveries(ctx context.Context) error {
 	err := rs.reader.EachSince(ctx, keys.Delivery, rs.since, func(r history.Record) bool {
 		rs.progress()
-		if r.Fault != "" {
+		if r.Fault != "" || rs.isOthers(r.Key) {
 			return true
 		}
 		if rs.fired != nil {

@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,10 +20,11 @@ import (
 )
 
 const (
-	// restoredEvery is the interval at which a timerd asks whether timers of a restored Redis wait, restoredLongest
-	// the longest pause after failures.
+	// restoredEvery is the interval at which a timerd asks whether timers of a restored Redis wait. In a cluster it
+	// asks for 1/restoredShare of the time. restoredLongest is the longest interval there, and after failures.
 	restoredEvery   = time.Second
 	restoredLongest = 15 * time.Second
+	restoredShare   = 1000
 	// requestsWithin bounds the wait for requests for retries that came before a comparison, requestsLook is the
 	// interval of looks at them.
 	requestsWithin = 30 * time.Second
@@ -41,10 +43,11 @@ type Restored struct {
 	Logger     *slog.Logger
 }
 
-// Run compares whenever timers wait, until ctx ends. One timerd does so at a time.
+// Run compares whenever timers wait, until ctx ends. One timerd does so at a time, and for one server after the other:
+// of each it reads the streams since the last heartbeat there.
 func (r Restored) Run(ctx context.Context) {
 	turn := turn{r.Schedule, keys.Single.Reconciling(), r.Instance}
-	var told schedule.Wait
+	told := map[string]schedule.Wait{}
 	pace := backoff.Backoff{Policy: backoff.Policy{First: restoredEvery, Longest: restoredLongest},
 		Logger: r.Logger}
 	for pause := time.Duration(0); backoff.Sleep(ctx, pause); {
@@ -52,31 +55,41 @@ func (r Restored) Run(ctx context.Context) {
 		if window := r.Duplicates(); window > 0 {
 			r.Schedule.SetDuplicates(window)
 		}
-		w, waits, err := r.Schedule.Waiting(ctx)
-		if err != nil || !waits || !r.JetStream.Conn().IsConnected() {
+		asked := time.Now()
+		waits, err := r.Schedule.Waits(ctx)
+		if err == nil && r.Schedule.IsCluster() {
+			pause = min(max(restoredEvery, restoredShare*time.Since(asked)), restoredLongest)
+		}
+		if len(waits) == 0 || !r.JetStream.Conn().IsConnected() {
 			continue // other checks report an outage
 		}
 		if taken, err := turn.take(ctx); err != nil || !taken {
 			continue
 		}
-		if told.Until != w.Until {
-			r.Logger.Warn("Redis may have older data: timers that were due wait to be compared with the streams",
-				"timers", w.Timers, "due_until", w.Until.Time(), "last_seen", w.Last.Time())
-			told = w
+		var failed error
+		for _, w := range waits {
+			if !told[w.Server].Same(w) {
+				r.Logger.Warn("Redis may have older data: timers that were due wait to be compared with the streams",
+					"redis", w.Server, "timers", w.Timers, "due_until", w.Until.Time(), "last_seen", w.Last.Time())
+				told[w.Server] = w
+			}
+			if err := r.compare(ctx, turn, w); err != nil {
+				failed = cmp.Or(failed, err)
+			}
 		}
-		err = r.compare(ctx, turn)
 		turn.leave(ctx, r.Logger)
-		if err == nil {
+		if failed == nil {
 			pace.Succeed()
 		} else if ctx.Err() == nil {
-			pause = pace.Fail("timers of a restored Redis wait: they cannot be compared with the streams", err)
+			pause = pace.Fail("timers of a restored Redis wait: they cannot be compared with the streams", failed)
 		}
 	}
 }
 
-// compare compares once.
-func (r Restored) compare(ctx context.Context, turn turn) error {
-	all := Reconciliation{Schedule: r.Schedule, JetStream: r.JetStream, Streams: r.Streams}
+// compare compares the timers that wait on one server.
+func (r Restored) compare(ctx context.Context, turn turn, w schedule.Wait) error {
+	all := Reconciliation{Schedule: r.Schedule, JetStream: r.JetStream, Streams: r.Streams, alone: true,
+		waits: []schedule.Wait{w}}
 	err := all.Find(ctx)
 	if err == nil {
 		err = all.Check(ctx)
@@ -106,8 +119,8 @@ func (r Restored) compare(ctx context.Context, turn turn) error {
 	} else if err != nil {
 		return err
 	}
-	r.Logger.Info("compared with the streams; the timers that waited are free", "events", done.Events, "ended",
-		done.Ended, "webhooks_set_again", done.Retries)
+	r.Logger.Info("compared with the streams; the timers that waited are free", "redis", w.Server, "events",
+		done.Events, "ended", done.Ended, "webhooks_set_again", done.Retries)
 	r.warn("may have been moved since the backup, and stays", done.Doubtful)
 	r.warn("has a webhook delivery that could not be set again", done.Unset)
 	if done.NoDeliveries != nil {

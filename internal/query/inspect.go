@@ -83,10 +83,16 @@ func Inspect(ctx context.Context, s *schedule.Schedule, key keys.Key, payload in
 		Unsure:    reply.Int(5) == 0, More: reply.Int(6) == 1,
 		Trigger: TriggerKey{Exists: reply.Int(1) >= -1, Denied: reply.Int(1) == -3, Expires: timeOf(reply.Int(1))},
 	}
+	restored := restored{s: s, holds: holds}
 	for row := range slices.Chunk(reply[inspectHead:], inspectRow) {
-		if timer, ok := inspected(row, schedule.Millis(reply.Int(0)), holds); ok {
-			seen.Timers = append(seen.Timers, timer)
+		timer, ok := inspected(row, schedule.Millis(reply.Int(0)), holds)
+		if !ok {
+			continue
 		}
+		if err := restored.correct(ctx, &timer.Timer, schedule.MillisOf(timer.Due)); err != nil {
+			return Inspection{}, err
+		}
+		seen.Timers = append(seen.Timers, timer)
 	}
 	order := []State{StatePending, StateHeld, StateOwed, StateFiring}
 	slices.SortStableFunc(seen.Timers, func(a, b Inspected) int {

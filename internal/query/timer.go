@@ -2,6 +2,7 @@ package query
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -84,14 +85,40 @@ func stateOf(l *schedule.HoldList, ref string, key keys.Key, due schedule.Millis
 	switch {
 	case schedule.IsPlanRef(ref):
 		return StatePending
-	case held && l.Waits(key, due):
-		return StateOwed
 	case held, score.IsFree() && l.Covers(key, until):
 		return StateHeld
 	case score.IsFree():
 		return StateOwed
 	}
 	return StateFiring
+}
+
+// restored tells timers that wait as Redis was restored from held ones. It reads which do when one may.
+type restored struct {
+	s     *schedule.Schedule
+	holds *schedule.HoldList
+	read  bool
+	waits []schedule.Wait
+}
+
+// correct corrects the state of a timer that no claim takes, though no hold covers it.
+func (r *restored) correct(ctx context.Context, t *Timer, due schedule.Millis) error {
+	if t.State != StateHeld || r.holds.Covers(t.Key, due) {
+		return nil
+	}
+	if !r.read {
+		var err error
+		r.waits, err = r.s.Waits(ctx)
+		if _, away := errors.AsType[*schedule.AwayError](err); err != nil && !away {
+			return err
+		}
+		r.read = true
+	}
+	p := r.s.Partition(t.Key.String())
+	if slices.ContainsFunc(r.waits, func(w schedule.Wait) bool { return w.Holds(p, due) }) {
+		t.State = StateOwed
+	}
+	return nil
 }
 
 // timer returns the timer of an entry. ok is false if the entry is no timer to list.
@@ -142,8 +169,8 @@ func (w *walk) judge(ctx context.Context, entries []entry) ([]candidate, error) 
 		}
 		if timer.State == StateOwed && w.holds.Covers(timer.Key, e.due) {
 			timer.State = StateHeld
-		} else if timer.State == StateHeld && w.holds.Waits(timer.Key, e.due) {
-			timer.State = StateOwed
+		} else if err := w.restored.correct(ctx, &timer, e.due); err != nil {
+			return nil, err
 		}
 		all = append(all, candidate{timer, e})
 		if e.kind == kindFiring {
@@ -182,6 +209,9 @@ func (w *walk) readStates(ctx context.Context, firings []candidate) ([]Timer, er
 	for i, f := range firings {
 		timers[i] = f.Timer
 		timers[i].State = stateOf(w.holds, f.at.name, f.Key, f.at.due, schedule.Score(replies[i].claims.Val()[0]))
+		if err := w.restored.correct(ctx, &timers[i], f.at.due); err != nil {
+			return nil, err
+		}
 		if replies[i].refused.Val()[0] != 0 {
 			timers[i].Parked = ParkedRefused
 		}

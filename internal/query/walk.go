@@ -72,13 +72,14 @@ type walk struct {
 	firings []entry // after the place, in order
 	done    bool
 
-	holds  *schedule.HoldList
-	now    schedule.Millis         // the latest of the servers' clocks at the start
-	looked int64                   // entries between from and the place
-	total  int64                   // entries at the start
-	cut    bool                    // there may be more firings
-	moving int                     // partitions left out since their slots were found moving
-	late   map[keys.Partition]bool // partitions that began to move between a timer and its record
+	holds    *schedule.HoldList
+	restored restored
+	now      schedule.Millis         // the latest of the servers' clocks at the start
+	looked   int64                   // entries between from and the place
+	total    int64                   // entries at the start
+	cut      bool                    // there may be more firings
+	moving   int                     // partitions left out since their slots were found moving
+	late     map[keys.Partition]bool // partitions that began to move between a timer and its record
 }
 
 // newWalk begins a walk through the entries that a query may select, after a place. It reads that many firings at most,
@@ -92,6 +93,7 @@ func newWalk(ctx context.Context, s *schedule.Schedule, q Query, at Place, firin
 	if w.holds, err = s.KnownHolds(ctx); err != nil {
 		return nil, err
 	}
+	w.restored = restored{s: s, holds: w.holds}
 	if !q.wants(StatePending) { // of later timers only firings are not pending
 		w.before = min(w.before, w.holds.Now+1)
 	}

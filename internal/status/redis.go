@@ -39,7 +39,7 @@ type Redis struct {
 	// Namespaces are the counts of each node's last audit. CountedAt is the time of the oldest of these audits.
 	Namespaces []schedule.NamespaceCount `json:"namespaces"`
 	CountedAt  time.Time                 `json:"countedat,omitzero"`
-	Restored   *Restored                 `json:"restored,omitempty"` // nil unless timers wait
+	Restored   []Restored                `json:"restored,omitempty"` // none unless timers wait
 }
 
 // RealAt returns At by Redis's own clock, which heartbeats, audits and gaps go by.
@@ -144,9 +144,8 @@ func (f *facts) gatherRedis(ctx context.Context) {
 	f.members, f.membersErr = query.Members(ctx, f.Schedule)
 	r.Timerds, r.Gone = timerds(f.members)
 	f.holdsErr = r.readHolds(ctx, f.Schedule)
-	if w, waits, err := f.Schedule.Waiting(ctx); err == nil && waits { // another check reports the error
-		r.Restored = &Restored{Until: w.Until.Time(), LastSeen: w.Last.Time(), Timers: w.Timers}
-	}
+	waits, _ := f.Schedule.Waits(ctx) // another check reports the error
+	r.Restored = restoredOf(waits)
 	f.audits, f.auditsErr = query.Audits(ctx, f.Schedule)
 	f.account = f.Account.get(ctx, f.Schedule)
 	wg.Wait()

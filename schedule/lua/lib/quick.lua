@@ -124,7 +124,10 @@ function quick.claim(of, leases)
   if not next_due then return nil end
   if #members == 0 then
     if next_due < math.huge then return { 'next', next_due } end
-    if still > others then meta.tidy() end -- there are data
+    if still > others then -- there are data
+      meta.tidy()
+      restored.tidy()
+    end
     return { 'next', -1 }
   end
   local own = own_keys(members, dues, still - others)

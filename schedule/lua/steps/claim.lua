@@ -31,7 +31,8 @@ ended the claim from it}. The first two are the time of the claim. The names are
                the number of firings of a kind; then come the firings, a ref and a record each. They were owed;
                freed by a resume or given back with a pause; given back though perhaps published; claimed before; or
                pending
-Zeros and empty texts are left out. An error that begins with BEHIND says that the partition's list of holds is older
+Zeros and empty texts are left out. If the data of a server of a cluster are not compared, it returns an error that
+begins with RESTORED. An error that begins with BEHIND says that the partition's list of holds is older
 than the caller's; one that begins with AWAY, that it is not here as a whole, because its slot is moving. With these
 nothing was done.
 If its reply is lost: the firings stay claimed until the lease ends. Then the next claim has them, as reclaimed. ]]
@@ -62,7 +63,10 @@ local function claim_all(of, since, looked)
   looked = ripe.claim(t, looked)
   free.unlist(t)
   local next_due, lease = index.head(), tonumber(redis.call('ZRANGE', run.firing, 0, 0, 'WITHSCORES')[2])
-  if next_due == -1 and not lease then meta.tidy() end
+  if next_due == -1 and not lease then
+    meta.tidy()
+    restored.tidy()
+  end
   if lease and (next_due == -1 or lease < next_due) then next_due = lease end
   claims.note(t.keys, t.contested_until, next_due)
   of.limit, of.room = t.moved > 0 and 0 or of.limit - math.max(t.looked, LOOK), t.room
@@ -84,6 +88,9 @@ function steps.claim(_, ARGV)
   index.begin()
   claims.begin()
   judging.use(ARGV[8])
+  if CLUSTER and not restored.is_compared(ARGV[10]) then
+    return redis.error_reply('RESTORED timerd: the data of this server may be older than before')
+  end
   local lease, seconds, micros = tonumber(ARGV[1]), clock.due_time()
   local of = {
     lease = lease, lease_end = int(clock.due() + lease), limit = tonumber(ARGV[2]), room = tonumber(ARGV[3]),
@@ -92,7 +99,7 @@ function steps.claim(_, ARGV)
     trims = TRIM * TRIM_EACH * tonumber(ARGV[2]), is_tidying = tonumber(micros) % TRIM_EACH == 0,
   }
   local reply = { seconds, micros }
-  for i = 10, #ARGV, 4 do
+  for i = 11, #ARGV, 4 do
     if of.limit <= 0 or of.room <= 0 or run.spent > BUDGET then break end
     -- A partition that is broken, as somebody has written there, is none of the others' business.
     local fine, part = pcall(claim_from, of, ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3])

@@ -1,7 +1,7 @@
-#!lua flags=allow-oom
---[[ hearing notes on a server that a timerd hears its events, and returns the other listeners. It asks Redis how many
-are subscribed by a message without content, which the listeners ignore: PUBLISH takes no right that timerd does not
-have.
+#!lua flags=allow-oom,allow-cross-slot-keys
+--[[ hearing notes on a server that a timerd hears its events, and returns the other listeners. In a cluster it also
+notes a heartbeat in the data of the server's homes (lib/restored.lua). It asks Redis how many are subscribed by a
+message without content, which the listeners ignore: PUBLISH takes no right that timerd does not have.
 KEYS    1  the set of the server's listeners, each "group id"
 ARGV    1  the timerd's instance id
         2  its group, which listens to the same
@@ -9,7 +9,9 @@ ARGV    1  the timerd's instance id
         4  for how many ms that is believed
         5  how many ms ahead of now a sign may be
         6  the channel of claims
-Returns {how many are subscribed to that channel, or -1 if Redis refuses to tell, the ids of the group's listeners}.
+        7  in a cluster the prefixes of the server's homes
+Returns {how many are subscribed to that channel, or -1 if Redis refuses to tell, the ids of the group's listeners, 0
+if the data of a server of a cluster are not compared, else 1, the incarnation of the server if it tells}.
 If its reply is lost: again it notes a later sign. ]]
 
 -- For how many times as long as it is believed the set is kept: its slot may move, and then nobody looks there.
@@ -33,5 +35,10 @@ function steps.hearing(KEYS, ARGV)
     if group == ARGV[2] then ids[#ids + 1] = id end
   end
   local subscribed = redis.pcall(TELL, ARGV[6], '')
-  return { type(subscribed) == 'number' and subscribed or -1, ids }
+  local reply = { type(subscribed) == 'number' and subscribed or -1, ids, 1, '' }
+  if CLUSTER then
+    local is_compared, incarnation = restored.note_at(ARGV[7])
+    reply[3], reply[4] = is_compared and 1 or 0, incarnation or ''
+  end
+  return reply
 end

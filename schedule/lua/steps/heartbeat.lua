@@ -51,8 +51,10 @@ end
 
 function steps.heartbeat(KEYS, ARGV)
   index.begin()
-  index.enter(PREFIX .. SINGLE .. SUFFIX)
-  pcall(restored.note, tonumber(ARGV[8])) -- who lives is known also where somebody has written to the index
+  if not CLUSTER then
+    index.enter(PREFIX .. SINGLE .. SUFFIX)
+    pcall(restored.note, tonumber(ARGV[8])) -- who lives is known also where somebody has written to the index
+  end
   local now = clock.real()
   local dead, ahead = int(now - tonumber(ARGV[2])), '(' .. int(now + tonumber(ARGV[6]))
   local changes = redis.call('ZREMRANGEBYSCORE', KEYS[1], ahead, '+inf') + redis.call('ZADD', KEYS[1], now, ARGV[1])
