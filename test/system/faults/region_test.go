@@ -219,15 +219,17 @@ func (r *regions) promote() uint64 {
 		return 0
 	}
 	for name, subjects := range mirroredStreams() {
-		stream, err := r.second.JS.Stream(t.Context(), name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		config := stream.CachedInfo().Config
-		config.Mirror, config.Subjects, config.Duplicates = nil, []string{subjects}, regionWindow
-		if _, err := r.second.JS.UpdateStream(t.Context(), config); err != nil {
-			t.Fatal(err)
-		}
+		// A request may get no answer while the server finds out that the other region is gone.
+		testenv.Eventually(t, system.Patience, func() error {
+			stream, err := r.second.JS.Stream(t.Context(), name)
+			if err != nil {
+				return err
+			}
+			config := stream.CachedInfo().Config
+			config.Mirror, config.Subjects, config.Duplicates = nil, []string{subjects}, regionWindow
+			_, err = r.second.JS.UpdateStream(t.Context(), config)
+			return err
+		}, "the promotion of "+name)
 	}
 	r.second.NATS.Restart()
 	return r.second.LastEvent()
