@@ -14,6 +14,8 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
+// An adopted timer follows its key through any command: it fires when the key runs out, with the key's value, or is
+// cancelled.
 func TestFollowsTheKey(t *testing.T) {
 	t.Parallel()
 	far := int64(4102444800000) // in 2100
@@ -184,6 +186,7 @@ func TestExpiredEvents(t *testing.T) {
 	}
 }
 
+// A timer that was due fires with its own payload, although its key was set again before it was claimed.
 func TestOwedIsNeverOverwritten(t *testing.T) {
 	t.Parallel()
 	t.Run("by timer_set", func(t *testing.T) {

@@ -47,8 +47,8 @@ local function home_of(homes)
   end
 end
 
--- restored.is_compared reports whether the data of a server of a cluster are compared, by its homes. Without one that
--- can be read, they are if this library has found so.
+-- restored.is_compared reports by the homes of a server of a cluster whether its data are compared, and if not whether
+-- the home has no incarnation. If none can be read, the memory of this library tells.
 function restored.is_compared(homes)
   local home, said = home_of(homes)
   if home then return is_own(string.match(said, '^%w*')), said == '' end

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/test/system"
 )
 
@@ -53,12 +52,7 @@ func TestRestoredMasterIsCompared(t *testing.T) {
 	want = append(want, s.setOn(s.cluster.Nodes[2], time.Second, s.keysOn(s.cluster.Nodes[2], "later", 1)...)...)
 	s.Expect(c, want...)
 	s.emptied()
-	testenv.Eventually(t, system.Patience, func() error {
-		if code, out, errs := s.Run("", "account"); code != 0 {
-			return fmt.Errorf("%s%s", out, errs)
-		}
-		return nil
-	}, "an account without a difference")
+	s.Balances()
 	p.Stop()
 	if log := p.Log.String(); !strings.Contains(log, fmt.Sprintf("ended=%d ", fired)) {
 		t.Errorf("%d timers that have fired were not ended; its log:\n%s", fired, log)
