@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/test/system"
@@ -21,13 +22,14 @@ type restored struct {
 	old       int64 // when the backup is so old that a double would not be forgiven, in unix ms
 }
 
-// The timers of the backup: the fired ones have fired since, the open ones were cancelled. One more is on hold.
+// The timers of the backup: the fired ones have fired since, the open ones were cancelled. One more is on hold, and has
+// fired since; another one was put on hold since.
 const restoredFired, restoredOpen = 40, 10
 
 // newRestored returns an installation with a backup that it does not have yet.
-func newRestored(t *testing.T) *restored {
+func newRestored(t *testing.T, opts ...devserver.RedisOption) *restored {
 	t.Helper()
-	s := &restored{System: system.New(t)}
+	s := &restored{System: system.New(t, opts...)}
 	p := s.Start()
 	s.Says(0, "hold shop:kept")
 	p.Stop()
@@ -41,7 +43,7 @@ func newRestored(t *testing.T) *restored {
 		t.Fatal(err)
 	}
 	s.collector = s.Collect()
-	for app, n := range map[string]int{"fired": restoredFired, "open": restoredOpen, "kept": 1} {
+	for app, n := range map[string]int{"fired": restoredFired, "open": restoredOpen, "kept": 1, "late": 1} {
 		for i := range n {
 			s.Do("FCALL", "timer_set", 1, fmt.Sprintf("shop:%s:t:%d", app, i), i, "PX", 20)
 		}
@@ -54,10 +56,11 @@ func newRestored(t *testing.T) *restored {
 			t.Fatalf("cancel: %v", got)
 		}
 	}
+	s.Says(0, "hold shop:late")
 	s.timerd = s.Start()
 	s.Says(0, "resume shop:kept")
 	s.collector.WaitFunc(system.Patience, system.AtLeast(restoredFired+1))
-	s.Settled()
+	s.Holds("shop:late", 1)
 	return s
 }
 
@@ -94,16 +97,29 @@ func (s *restored) has(want map[string]int) {
 }
 
 // timerd finds out by itself that its Redis has older data, and fires nothing twice: timers that have fired since are
-// ended, also on hold; cancelled ones fire.
+// ended, also on hold; cancelled ones fire, and so does one whose hold the backup has not.
 func TestRestoredRedisIsCompared(t *testing.T) {
 	t.Parallel()
-	s := newRestored(t)
+	for name, opts := range map[string][]devserver.RedisOption{
+		"append-only files": nil,
+		"a snapshot":        {devserver.Directive("appendonly", "no"), devserver.Directive("save", "3600 1")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			isCompared(t, newRestored(t, opts...))
+		})
+	}
+}
+
+// isCompared restores the Redis, and looks what fires.
+func isCompared(t *testing.T, s *restored) {
+	t.Helper()
 	s.restore()
-	s.collector.WaitFunc(system.Patience, system.AtLeast(restoredFired+restoredOpen+1))
+	s.collector.WaitFunc(system.Patience, system.AtLeast(restoredFired+restoredOpen+2))
 	s.setNew() // not before, when it could be compared, too
 	s.Says(0, "resume shop:kept")
 	s.Settled()
-	s.has(map[string]int{"fired": restoredFired, "open": restoredOpen, "kept": 1, "new": 1})
+	s.has(map[string]int{"fired": restoredFired, "open": restoredOpen, "kept": 1, "late": 1, "new": 1})
 	s.Balances()
 	s.timerd.Stop()
 	if log := s.timerd.Log.String(); !strings.Contains(log, fmt.Sprintf("ended=%d ", restoredFired+1)) {
