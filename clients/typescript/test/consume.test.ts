@@ -302,21 +302,24 @@ test("it goes on after NATS was away, and handles nothing twice", async (t) => {
 });
 
 test("it ends with an error when nothing can come any more", async () => {
-  const bench = await Bench.make("gone");
+  // Each has a durable consumer of its own: JetStream counts the requests of a closed connection for a while.
+  const begun = async (prefix: string, connection?: NatsConnection) => {
+    const bench = await Bench.make(prefix);
+    const consumption = bench.consume(() => {}, {}, connection);
+    await eventually("requests", async () => (await bench.info().catch(() => null))?.num_waiting);
+    return { bench, consumption };
+  };
   const own = await connect({ servers: env.natsURL });
-  const closed = bench.consume(() => {}, {}, own);
-  await eventually("requests", async () => (await bench.info().catch(() => null))?.num_waiting);
+  const { consumption: closed } = await begun("gone", own);
   await own.close();
   await assert.rejects(closed.ended, (e: Error) => e instanceof UnavailableError && /closed/.test(e.message));
 
   const another = await connect({ servers: env.natsURL });
-  const drained = bench.consume(() => {}, {}, another);
-  await eventually("requests", async () => (await bench.info()).num_waiting);
+  const { consumption: drained } = await begun("drained", another);
   await another.drain();
   await assert.rejects(drained.ended, UnavailableError);
 
-  const deleted = bench.consume(() => {});
-  await eventually("requests", async () => (await bench.info()).num_waiting);
+  const { bench, consumption: deleted } = await begun("deleted");
   await jsm.consumers.delete(bench.stream, bench.durable);
   await assert.rejects(deleted.ended, (e: Error) => e instanceof UnavailableError && /was deleted/.test(e.message));
 });
