@@ -29,7 +29,8 @@ func files(t *testing.T, suffixes ...string) map[string]string {
 			return err
 		}
 		name := entry.Name()
-		if entry.IsDir() && path != ".." && (strings.HasPrefix(name, ".") || name == "bin" || name == "node_modules") {
+		made := []string{"bin", "dist", "build", "node_modules"} // what make and npm write
+		if entry.IsDir() && path != ".." && (strings.HasPrefix(name, ".") || slices.Contains(made, name)) {
 			return fs.SkipDir
 		}
 		if entry.IsDir() || !slices.ContainsFunc(suffixes, func(suffix string) bool {
