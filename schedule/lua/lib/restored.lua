@@ -104,8 +104,7 @@ function restored.begin_here(last_beat, forgiven)
   end
 end
 
--- restored.settle_in notes that the data of this server are compared: its partitions all wait by now where they have
--- to.
+-- restored.settle_in notes that the data of this server are compared, once each partition with timers has its wait.
 function restored.settle_in(homes, own)
   local home, said = home_of(homes)
   if home then
