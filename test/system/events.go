@@ -28,6 +28,21 @@ func (s *System) LastEvent() uint64 {
 	return stream.CachedInfo().State.LastSeq
 }
 
+// ShortestWindow gives TIMERS the shortest duplicate window that timerd takes, and returns it.
+func (s *System) ShortestWindow() time.Duration {
+	s.T.Helper()
+	stream, err := s.JS.Stream(s.T.Context(), "TIMERS")
+	if err != nil {
+		s.T.Fatal(err)
+	}
+	config := stream.CachedInfo().Config
+	config.Duplicates = 30 * time.Second
+	if _, err := s.JS.UpdateStream(s.T.Context(), config); err != nil {
+		s.T.Fatal(err)
+	}
+	return config.Duplicates
+}
+
 // perEvent is added to Patience for each event of a long wait.
 const perEvent = 20 * time.Millisecond
 

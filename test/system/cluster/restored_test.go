@@ -15,15 +15,7 @@ func TestRestoredMasterIsCompared(t *testing.T) {
 	t.Parallel()
 	s := newClusterSystem(t, false, patient())
 	s.Start().Stop()
-	stream, err := s.JS.Stream(t.Context(), "TIMERS")
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := stream.CachedInfo().Config
-	config.Duplicates = 30 * time.Second // the least
-	if _, err := s.JS.UpdateStream(t.Context(), config); err != nil {
-		t.Fatal(err)
-	}
+	window := s.ShortestWindow()
 	c := s.Collect()
 	master := s.cluster.Nodes[1]
 	node := &system.System{T: t, Redis: master, RDB: master.Client()}
@@ -34,7 +26,7 @@ func TestRestoredMasterIsCompared(t *testing.T) {
 	want = append(want, s.setOn(s.cluster.Nodes[0], time.Second, s.keysOn(s.cluster.Nodes[0], "other", fired)...)...)
 	now := node.Now()
 	node.After(now + 20)
-	old := now + config.Duplicates.Milliseconds()/2 + 1000 // then a double would not be forgiven
+	old := now + window.Milliseconds()/2 + 1000 // then a double would not be forgiven
 	backup := node.BackUp()
 	s.cluster.AwaitOK()
 	for _, key := range cancelled {

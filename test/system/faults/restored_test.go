@@ -5,7 +5,6 @@ import (
 	"maps"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/timerd-io/timerd/internal/devserver"
 	"github.com/timerd-io/timerd/internal/testenv"
@@ -33,15 +32,7 @@ func newRestored(t *testing.T, opts ...devserver.RedisOption) *restored {
 	p := s.Start()
 	s.Says(0, "hold shop:kept")
 	p.Stop()
-	stream, err := s.JS.Stream(t.Context(), "TIMERS")
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := stream.CachedInfo().Config
-	config.Duplicates = 30 * time.Second // the least
-	if _, err := s.JS.UpdateStream(t.Context(), config); err != nil {
-		t.Fatal(err)
-	}
+	window := s.ShortestWindow()
 	s.collector = s.Collect()
 	for app, n := range map[string]int{"fired": restoredFired, "open": restoredOpen, "kept": 1, "late": 1} {
 		for i := range n {
@@ -49,7 +40,7 @@ func newRestored(t *testing.T, opts ...devserver.RedisOption) *restored {
 		}
 	}
 	s.After(s.Now() + 20)
-	s.old = s.LastSeen() + config.Duplicates.Milliseconds()/2 + 1000
+	s.old = s.LastSeen() + window.Milliseconds()/2 + 1000
 	s.backup = s.BackUp()
 	for i := range restoredOpen {
 		if got := s.Do("FCALL", "timer_cancel", 1, fmt.Sprintf("shop:open:t:%d", i)); got != "cancelled" {
