@@ -224,7 +224,11 @@ func (j *judge) firing(key string, t *timeline, f *firing, spare []history.Messa
 	}
 	var first *history.Message
 	for _, m := range f.seen {
-		j.message(key, m, f.from)
+		due := f.from
+		if t.ranOut(m) {
+			due = m.Due // the key ran out just before, by a command that timerd has not heard
+		}
+		j.message(key, m, due)
 		switch {
 		case isBeside(m):
 		case first == nil:

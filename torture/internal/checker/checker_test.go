@@ -167,6 +167,17 @@ func TestVerdicts(t *testing.T) {
 				w.set(600, history.Set, key, "q", 400)
 				w.emit(key, op.Due-1000, 1, "p").Trigger = "expired"
 			}, ""},
+		{"the same just before the known timer is due",
+			[]history.Fault{deaf(history.Deafens, 500, 9000)}, func(w *world) {
+				op := w.set(0, history.Set, key, "p", 8000)
+				w.set(600, history.Set, key, "q", 6000)
+				w.emit(key, op.Due-2, 1, "p").Trigger = "expired"
+			}, ""},
+		{"the same by no event", []history.Fault{deaf(history.Deafens, 500, 9000)}, func(w *world) {
+			op := w.set(0, history.Set, key, "p", 8000)
+			w.set(600, history.Set, key, "q", 6000)
+			w.emit(key, op.Due-2, 1, "p")
+		}, "early"},
 		{"a replacement that perhaps was made ran out, and the known timer of the key fires", nil, func(w *world) {
 			op := w.set(0, history.Timer, key, "p", 8000)
 			w.do(600, history.Op{Kind: history.Set, Key: key, Payload: "q", TTL: 400, Outcome: history.Unknown})
