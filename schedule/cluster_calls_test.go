@@ -16,6 +16,22 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
+// callsOn returns how many steps, as functions and as scripts, a server has run.
+func callsOn(t *testing.T, n *schedule.Node) (calls int) {
+	t.Helper()
+	info, err := n.Server().Info(t.Context(), "commandstats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"fcall", "evalsha"} {
+		n := 0
+		_, rest, _ := strings.Cut(info, "cmdstat_"+command+":")
+		_, _ = fmt.Sscanf(rest, "calls=%d", &n)
+		calls += n
+	}
+	return calls
+}
+
 // knowMany makes partitions of a node know so many apps, all without timers.
 func knowMany(t *testing.T, n *schedule.Node, partitions []keys.Partition, apps int) {
 	t.Helper()
@@ -58,20 +74,7 @@ func TestClusterFewCalls(t *testing.T) {
 			}
 		}
 	}
-	calls := func() (calls int) {
-		t.Helper()
-		info, err := n.Server().Info(ctx, "commandstats").Result()
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, command := range []string{"fcall", "evalsha"} {
-			n := 0
-			_, rest, _ := strings.Cut(info, "cmdstat_"+command+":")
-			_, _ = fmt.Sscanf(rest, "calls=%d", &n)
-			calls += n
-		}
-		return calls
-	}
+	calls := func() int { return callsOn(t, n) }
 	before := calls()
 	if o, err := query.CountOverdue(ctx, n, time.Hour); err != nil || o.Timers != 0 {
 		t.Errorf("%+v is overdue of timers that are not due: %v", o, err)

@@ -139,6 +139,39 @@ func (x *clusterIndex) waiting(want int) schedule.Wait {
 	return all[0]
 }
 
+// A timerd that asks all the time what waits looks at the partitions once, and again after it has begun or ended a
+// wait.
+func TestWaitsLatelyKeepsALook(t *testing.T) {
+	t.Parallel()
+	x := newRestoredCluster(t)
+	lately := func(timers int64, looks bool) (wait schedule.Wait) {
+		t.Helper()
+		before := callsOn(t, x.old)
+		all, err := x.WaitsLately(t.Context())
+		for _, wait = range all {
+			timers -= wait.Timers
+		}
+		if err != nil || timers != 0 {
+			t.Fatalf("%+v, %v", all, err)
+		}
+		if looked := callsOn(t, x.old) > before; looked != looks {
+			t.Errorf("it has looked: %v, want %v", looked, looks)
+		}
+		return wait
+	}
+	lately(0, true)
+	lately(0, false)
+	x.isRestored(time.Hour)
+	x.fires(x.old, x.due, 0)
+	lately(int64(len(x.due)), true)
+	wait := lately(int64(len(x.due)), false)
+	if err := x.EndWait(t.Context(), wait); err != nil {
+		t.Fatal(err)
+	}
+	lately(0, true)
+	lately(0, false)
+}
+
 // moves takes a partition to another server, and returns the node there once this schedule knows it.
 func (x *clusterIndex) moves(p keys.Partition, to *schedule.Node) (at *schedule.Node) {
 	x.t.Helper()

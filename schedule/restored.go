@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -69,6 +70,47 @@ func (s *Schedule) Waits(ctx context.Context) ([]Wait, error) {
 	return waits, err
 }
 
+const (
+	// waitsKept is the time for which WaitsLately relies on a look that found no wait, and waitsKeptShort if there was
+	// one, which another timerd may end, or if the look failed.
+	waitsKept      = time.Minute
+	waitsKeptShort = 15 * time.Second
+)
+
+// keptWaits is what the last look for waits has found.
+type keptWaits struct {
+	mu      sync.Mutex // one look at a time
+	at      time.Time  // of the look
+	changes int64      // of Schedule.waitChanges before it
+	waits   []Wait
+	err     error
+}
+
+// WaitsLately is Waits for callers that ask all the time: in a cluster, where each look asks all partitions, it keeps
+// its findings. It looks again once this process has begun or ended a wait; one that another timerd has begun may
+// be a minute old before it is found.
+func (s *Schedule) WaitsLately(ctx context.Context) ([]Wait, error) {
+	if !s.cluster {
+		return s.Waits(ctx)
+	}
+	k := &s.keptWaits
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	keep, changes := waitsKept, s.waitChanges.Load()
+	if len(k.waits) > 0 || k.err != nil {
+		keep = waitsKeptShort
+	}
+	if !k.at.IsZero() && time.Since(k.at) < keep && k.changes == changes {
+		return k.waits, k.err
+	}
+	began := time.Now()
+	waits, err := s.Waits(ctx)
+	if ctx.Err() == nil {
+		k.at, k.changes, k.waits, k.err = began, changes, waits, err
+	}
+	return waits, err
+}
+
 // read reads what waits in some partitions.
 func (w *Wait) read(cmd *redis.Cmd) error {
 	const row = 4
@@ -99,6 +141,7 @@ const endedAtOnce = 128
 // EndWait frees the timers that wait, but for those on hold. It does nothing where that wait has ended. In a restart of
 // timerd, or of Redis, some may stay until the next minute. Beside an error it has freed some.
 func (s *Schedule) EndWait(ctx context.Context, w Wait) error {
+	defer s.waitChanges.Add(1)
 	var failed error
 	for some := range slices.Chunk(slices.Sorted(maps.Keys(w.partitions)), endedAtOnce) {
 		calls := make([]Call, len(some))
@@ -160,6 +203,7 @@ func (s *Schedule) nodeOn(server *redis.Client) *Node {
 // is known to have lived since its data were compared, none wait.
 func (n *Node) compareData(ctx context.Context) error {
 	s, m, last := n.schedule, n.Master(), int64(-1)
+	defer s.waitChanges.Add(1)
 	err := m.RunOver(ctx, s.step("last_beat"), Chunk, nil, func(cmd *redis.Cmd) error {
 		found, err := cmd.Int64()
 		last = max(last, found)
@@ -203,8 +247,9 @@ func (s *Schedule) compareDataOf(ctx context.Context, requests []ClaimRequest) e
 	return nil
 }
 
-// SetDuplicates sets the duplicate window of the stream of firings. A failover or restart is forgiven if timerd was
-// seen in the first half of it: within the other half JetStream drops second events. Default: 0, none is.
+// SetDuplicates sets the duplicate window of the stream of firings, or the age of a younger stream. A failover or
+// restart is forgiven if timerd was seen in the first half of it: within the other half JetStream drops second events.
+// Default: 0, none is.
 func (s *Schedule) SetDuplicates(window time.Duration) { s.forgiven.Store((window / 2).Milliseconds()) }
 
 // lastWait is the last wait that has ended, as a claim tells of it.

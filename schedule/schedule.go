@@ -47,6 +47,9 @@ type Schedule struct {
 	forgiven atomic.Int64
 	holding  atomic.Int64 // the generation of the list of holds, as it was read last; 0 if nothing is held
 
+	keptWaits   keptWaits
+	waitChanges atomic.Int64 // counts the waits that this process has begun or ended
+
 	asking sync.Mutex // of Nodes
 	mu     sync.Mutex
 	nodes  map[*redis.Client]*Node // as returned last

@@ -20,11 +20,10 @@ import (
 )
 
 const (
-	// restoredEvery is the interval at which a timerd asks whether timers of a restored Redis wait. In a cluster it
-	// asks for 1/restoredShare of the time. restoredLongest is the longest interval there, and after failures.
+	// restoredEvery is the interval at which a timerd asks whether timers of a restored Redis wait, restoredLongest the
+	// longest one after failures.
 	restoredEvery   = time.Second
 	restoredLongest = 15 * time.Second
-	restoredShare   = 1000
 	// requestsWithin bounds the wait for requests for retries that came before a comparison, requestsLook is the
 	// interval of looks at them.
 	requestsWithin = 30 * time.Second
@@ -38,7 +37,8 @@ type Restored struct {
 	JetStream jetstream.JetStream
 	Streams   streams.Config
 	Instance  string // this timerd among all
-	// Duplicates returns the duplicate window of the stream of firings, 0 before it is known.
+	// Duplicates returns the duplicate window of the stream of firings, or the stream's age if that is shorter; 0
+	// before it is known.
 	Duplicates func() time.Duration
 	Logger     *slog.Logger
 }
@@ -55,11 +55,7 @@ func (r Restored) Run(ctx context.Context) {
 		if window := r.Duplicates(); window > 0 {
 			r.Schedule.SetDuplicates(window)
 		}
-		asked := time.Now()
-		waits, err := r.Schedule.Waits(ctx)
-		if err == nil && r.Schedule.IsCluster() {
-			pause = min(max(restoredEvery, restoredShare*time.Since(asked)), restoredLongest)
-		}
+		waits, _ := r.Schedule.WaitsLately(ctx) // of the servers that answer
 		if len(waits) == 0 || !r.JetStream.Conn().IsConnected() {
 			continue // other checks report an outage
 		}

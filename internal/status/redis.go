@@ -144,7 +144,7 @@ func (f *facts) gatherRedis(ctx context.Context) {
 	f.members, f.membersErr = query.Members(ctx, f.Schedule)
 	r.Timerds, r.Gone = timerds(f.members)
 	f.holdsErr = r.readHolds(ctx, f.Schedule)
-	waits, _ := f.Schedule.Waits(ctx) // another check reports the error
+	waits, _ := f.Schedule.WaitsLately(ctx) // another check reports the error
 	r.Restored = restoredOf(waits)
 	f.audits, f.auditsErr = query.Audits(ctx, f.Schedule)
 	f.account = f.Account.get(ctx, f.Schedule)
