@@ -74,6 +74,7 @@ func (p *prober) examine(ctx context.Context) error {
 		return err
 	}
 	p.group.allow(info.Config.AllowAtomicPublish && streams.TakesBatches(p.js))
+	p.stream.setAge(info.TimeStamp.Sub(info.Created))
 	if b := p.stream.compare(info.Config.Duplicates, info.Created, info.State.LastSeq, acknowledged); b != nil {
 		lost := b.acknowledged - b.seq + 1
 		p.Logger.Error("NATS has lost events that it had acknowledged: their timers do not fire again", "count", lost,
@@ -121,6 +122,7 @@ type streamRecord struct {
 	mu      sync.Mutex
 	knows   time.Duration // time for which it remembers ids, to drop duplicates; 0 before it is known
 	created time.Time     // creation time of the stream, which identifies it; zero before it is known
+	age     time.Duration // of the stream at the last look
 	top     sequence      // highest acknowledged sequence
 	breach  *breach       // undecided until the next look: it may be another stream
 	below   int           // consecutive looks with too low a sequence
@@ -129,8 +131,20 @@ type streamRecord struct {
 // breach is a sequence, of an event or of the next one, that is below an acknowledged sequence.
 type breach struct{ seq, acknowledged uint64 }
 
-// Duplicates returns the time for which the stream of firings remembers ids, 0 before it is known.
-func (p *Publisher) Duplicates() time.Duration { return p.stream.duplicates() }
+// Duplicates returns the time for which the stream of firings remembers ids, or its age if that is shorter: a new one
+// knows no ids of the one before it. It returns 0 before it is known.
+func (p *Publisher) Duplicates() time.Duration {
+	p.stream.mu.Lock()
+	defer p.stream.mu.Unlock()
+	return min(p.stream.knows, p.stream.age)
+}
+
+// setAge notes the age of the stream.
+func (r *streamRecord) setAge(age time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.age = age
+}
 
 // duplicates returns the time for which the stream remembers ids, 0 before it is known.
 func (r *streamRecord) duplicates() time.Duration {

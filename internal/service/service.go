@@ -202,7 +202,8 @@ func (s Service) logStart(l Listeners, instance, installation string, began time
 		time.Since(began).Round(time.Millisecond))
 }
 
-// join creates the streams, and joins the installation. It returns the duplicate window of the stream of firings, too.
+// join creates the streams, and joins the installation. It returns the duplicate window of the stream of firings, too,
+// or the age of the stream if that is shorter.
 func (s Service) join(ctx context.Context, conns *connections, instance string,
 	began time.Time) (member *streams.Member, window time.Duration, err error) {
 	conn := connect.Connector{Logger: s.Logger, Patience: max(startPatience-time.Since(began), time.Millisecond)}
@@ -213,7 +214,8 @@ func (s Service) join(ctx context.Context, conns *connections, instance string,
 		}
 		fired, err := conns.js.Stream(ctx, s.Config.Streams().FiredStream())
 		if err == nil {
-			window = fired.CachedInfo().Config.Duplicates
+			is := fired.CachedInfo()
+			window = min(is.Config.Duplicates, is.TimeStamp.Sub(is.Created))
 		}
 		return err
 	})

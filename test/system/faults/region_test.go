@@ -56,6 +56,8 @@ func TestLostRegion(t *testing.T) {
 		"backup, mirror": {mirrored: true, backup: true, want: regionLosses{timers: regionLate}},
 		"replica alone": {redisBehind: true,
 			want: regionLosses{timers: regionLate, events: regionOld, doubled: regionRecent}},
+		"backup alone": {backup: true,
+			want: regionLosses{timers: regionLate, events: regionOld, doubled: regionRecent}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -110,6 +112,9 @@ func (c lostRegion) play(t *testing.T) {
 		r.second.After(r.second.LastSeen() + regionWindow.Milliseconds()/2 + 1000)
 	}
 	p = r.second.Start()
+	if c.waits() {
+		r.acknowledge()
+	}
 	r.second.Says(0, "resume shop:held")
 	got := r.count(mirrored)
 	t.Logf("%+v; ready after %s", got, time.Since(lost))
@@ -117,6 +122,20 @@ func (c lostRegion) play(t *testing.T) {
 		t.Errorf("%+v, want %+v", got, c.want)
 	}
 	p.Stop()
+}
+
+// waits reports whether due timers wait for an operator: there is nothing to compare them with, and a new stream knows
+// no ids.
+func (c lostRegion) waits() bool { return !c.mirrored }
+
+// acknowledge has timers fire that wait for an operator, after none has.
+func (r *regions) acknowledge() {
+	r.second.T.Helper()
+	r.second.StatusSays(1, "timers wait", "timerd status --acknowledge")
+	if last := r.second.LastEvent(); last > 0 {
+		r.second.T.Errorf("%d timers did not wait", last)
+	}
+	r.second.Says(0, "status --acknowledge", "free: ")
 }
 
 // regions are two regions: the second one's NATS is a leaf node of the first one's.
