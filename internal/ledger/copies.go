@@ -73,7 +73,7 @@ func (k Keeper) copy(ctx context.Context, r reading) error {
 		if n := len(*copies); n > 0 && (*copies)[n-1].At.Truncate(time.Hour).Equal(at.Truncate(time.Hour)) {
 			return false
 		}
-		*copies = append(*copies, Copy{at, r.after})
+		*copies = append(*copies, Copy{at, r.account})
 		*copies = slices.Clone((*copies)[max(len(*copies)-mostCopies, 0):])
 		return true
 	})

@@ -67,7 +67,7 @@ type record struct {
 	Looked time.Time  `json:"looked"` // by the clock of NATS
 }
 
-// begin is the starting point of a comparison: a sequence of the stream, between two readings of the account.
+// begin is the starting point of a comparison: a sequence of the stream, just after the account was read.
 type begin struct {
 	Account  time.Time `json:"account,omitzero"` // when that account had begun
 	Stream   time.Time `json:"stream,omitzero"`  // when the stream was created
@@ -78,10 +78,11 @@ type begin struct {
 	Fired    int64     `json:"fired"`
 }
 
-// reading is the stream between two readings of the account.
+// reading is the account, and the stream after it. meanwhile events were stored since just before it was read.
 type reading struct {
-	before, after schedule.Account
-	stream        *jetstream.StreamInfo
+	account   schedule.Account
+	stream    *jetstream.StreamInfo
+	meanwhile int64
 }
 
 // Sources are the account and the stream.
@@ -96,45 +97,42 @@ type Sources struct {
 func (s Sources) Compare(ctx context.Context) (schedule.Account, Comparison, error) {
 	r, missing, err := s.read(ctx)
 	if err != nil || missing != "" {
-		return r.after, Comparison{Missing: missing}, err
+		return r.account, Comparison{Missing: missing}, err
 	}
 	was, err := streams.ReadState[record](ctx, s.JetStream, s.Streams, stateComparison)
 	switch {
 	case errors.Is(err, jetstream.ErrStreamNotFound), err == nil && !r.continues(was.Begin):
-		return r.after, Comparison{Missing: "a timerd begins within a minute"}, nil
+		return r.account, Comparison{Missing: "a timerd begins within a minute"}, nil
 	case err != nil:
-		return r.after, Comparison{}, fmt.Errorf("stream %s: %w", s.Streams.StateStream(), err)
+		return r.account, Comparison{}, fmt.Errorf("stream %s: %w", s.Streams.StateStream(), err)
 	}
-	return r.after, r.compare(was), nil
+	return r.account, r.compare(was), nil
 }
 
-// read reads the account, the stream, and the account again. missing is the reason why these cannot be compared; the
-// second account is there nevertheless, unless read fails.
+// read reads the stream, the account, and the stream again. missing is the reason why these cannot be compared; the
+// account is there nevertheless, unless read fails.
 func (s Sources) read(ctx context.Context) (r reading, missing string, err error) {
-	if r.stream, err = s.stream(ctx); err != nil {
+	before, err := s.stream(ctx)
+	if err != nil {
 		return r, "", err
 	}
-	only := []string{s.Streams.SubjectAll(keys.Fired)}
-	if is := r.stream.Config; !slices.Equal(is.Subjects, only) || is.Mirror != nil || len(is.Sources) > 0 {
-		r.after, err = s.Schedule.Account(ctx)
-		return r, "the stream " + is.Name + " stores other messages too", err
-	}
-	if r.before, err = s.Schedule.Account(ctx); err != nil {
+	if r.account, err = s.Schedule.Account(ctx); err != nil {
 		return r, "", err
 	}
 	if r.stream, err = s.stream(ctx); err != nil {
 		return r, "", err
 	}
-	if r.after, err = s.Schedule.Account(ctx); err != nil {
-		return r, "", err
-	}
-	switch a, b := &r.before, &r.after; {
-	case b.Since.IsZero():
+	r.meanwhile = int64(r.stream.State.LastSeq) - int64(before.State.LastSeq)
+	only, is := []string{s.Streams.SubjectAll(keys.Fired)}, r.stream.Config
+	switch {
+	case !slices.Equal(is.Subjects, only) || is.Mirror != nil || len(is.Sources) > 0:
+		missing = "the stream " + is.Name + " stores other messages too"
+	case r.account.Since.IsZero():
 		missing = "the account has not begun"
-	case !a.IsWhole(), !b.IsWhole(), len(s.Schedule.PassedOver()) > 0:
+	case !r.account.IsWhole(), len(s.Schedule.PassedOver()) > 0:
 		missing = "the account lacks partitions"
-	case !a.Since.Equal(b.Since), b.Fired() < a.Fired():
-		missing = "the account was replaced meanwhile"
+	case !r.stream.Created.Equal(before.Created):
+		missing = "the stream was replaced meanwhile"
 	}
 	return r, missing, nil
 }
@@ -150,31 +148,31 @@ func (s Sources) stream(ctx context.Context) (*jetstream.StreamInfo, error) {
 
 // continues reports whether the comparison that has begun there goes on: with the same account and the same stream.
 func (r reading) continues(b begin) bool {
-	return r.after.Since.Equal(b.Account) && r.stream.Created.Equal(b.Stream)
+	return r.account.Since.Equal(b.Account) && r.stream.Created.Equal(b.Stream)
 }
 
 // begin begins a comparison.
 func (r reading) begin() begin {
 	return begin{
-		Account: r.after.Since, Stream: r.stream.Created, Sequence: r.stream.State.LastSeq,
-		Least: r.before.Fired(), Most: r.most(r.before.Unsure), Unsure: r.before.Unsure, Fired: r.after.Fired(),
+		Account: r.account.Since, Stream: r.stream.Created, Sequence: r.stream.State.LastSeq,
+		Least: r.account.Fired(), Most: r.most(r.account.Unsure), Unsure: r.account.Unsure, Fired: r.account.Fired(),
 	}
 }
 
 // most returns how many stored events at most the account explains, after so many unsure dead letters: an event stored
-// between the readings is of a timer fired by the second one, of a firing there, or of such a letter.
+// before it was read is of a timer fired by then, of a firing there, or of such a letter.
 func (r reading) most(unsure int64) int64 {
-	return r.after.Fired() + r.after.InFlight + max(r.after.Unsure-unsure, 0)
+	return r.account.Fired() + r.account.InFlight + max(r.account.Unsure-unsure, 0) + r.meanwhile
 }
 
 // compare compares with a beginning, and with the comparison before.
 func (r reading) compare(was record) Comparison {
-	b := was.Begin
+	b, fired := was.Begin, r.account.Fired()
 	c := Comparison{
-		Since: was.Last.Since, At: r.stream.TimeStamp, Fired: r.after.Fired() - b.Fired,
+		Since: was.Last.Since, At: r.stream.TimeStamp, Fired: fired - b.Fired,
 		Stored: int64(r.stream.State.LastSeq) - int64(b.Sequence),
 	}
-	c.Least, c.Most = c.Stored-(r.most(b.Unsure)-b.Least), c.Stored-(r.before.Fired()-b.Most)
+	c.Least, c.Most = c.Stored-(r.most(b.Unsure)-b.Least), c.Stored-(fired-b.Most)
 	if least, most := max(c.Least, was.Last.Least), min(c.Most, was.Last.Most); !was.Last.At.IsZero() && least <= most {
 		c.Least, c.Most = least, most
 	}
@@ -245,7 +243,7 @@ func (k Keeper) compare(ctx context.Context, was record, now time.Time) error {
 		kept.Last = r.compare(*kept)
 		return true
 	})
-	if err != nil || !r.after.IsWhole() || len(k.Schedule.PassedOver()) > 0 {
+	if err != nil || !r.account.IsWhole() || len(k.Schedule.PassedOver()) > 0 {
 		return err
 	}
 	return k.copy(ctx, r)
