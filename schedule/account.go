@@ -220,16 +220,19 @@ func (n *Node) KeepAccount(ctx context.Context) ([]AccountDifference, error) {
 	if err != nil {
 		return nil, fmt.Errorf("schedule: ask which timerds count: %w", err)
 	}
-	s := n.schedule
-	var a Account
-	err = n.Master().RunOver(ctx, s.step("account_begin"), Chunk, []any{all}, (*redis.Cmd).Err)
-	if err == nil && all {
-		err = s.accountOf(ctx, n.Master(), &a)
-	}
+	var differences []AccountDifference
+	keep := n.schedule.step("account_begin")
+	err = n.Master().RunOver(ctx, keep, accountChunk, []any{all}, func(cmd *redis.Cmd) error {
+		reply, err := ReadReply(cmd, 1, 2)
+		for i := 1; i < len(reply); i += 2 {
+			differences = append(differences, AccountDifference{keys.Partition(reply.Text(i)), reply.Int(i + 1)})
+		}
+		return err
+	})
 	if err != nil {
 		return nil, fmt.Errorf("schedule: keep the account: %w", err)
 	}
-	return a.Differences, nil
+	return differences, nil
 }
 
 // allCount reports whether all timerds at work and the node's function library count.

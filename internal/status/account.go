@@ -13,8 +13,9 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// accountAge is the time for which a [RecentAccount] reuses an answer: a cluster has 16,384 partitions.
-const accountAge = 30 * time.Second
+// accountAge is the time for which a [RecentAccount] reuses an answer: a cluster has 16,384 partitions, and
+// each is compared within a minute.
+const accountAge = 50 * time.Second
 
 // mostDiffering limits the partitions that a text names.
 const mostDiffering = 3

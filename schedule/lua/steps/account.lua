@@ -21,13 +21,19 @@ local function contested()
   return n
 end
 
--- add_states adds up how many timers are in each state. Each of them is in one.
+-- add_states adds up how many timers are in each state. Each of them is in one. Most partitions have none in due, or
+-- none in firing.
 local function add_states(there, sums, due, firing)
-  local disputed, now = contested(), clock.due_text()
-  local aside = math.min(redis.call('ZCARD', run.prefix .. 'aside'), due - disputed)
-  local late = math.min(redis.call('ZCOUNT', run.due, '-inf', now), due - disputed - aside)
-  local held, owed = redis.call('ZCOUNT', run.firing, HELD_TEXT, '+inf'), redis.call('ZCOUNT', run.firing, '-inf', 0)
-  local refused = math.min(redis.call('ZCARD', run.prefix .. 'refused'), firing - held - owed)
+  local disputed, aside, late, held, owed, refused = 0, 0, 0, 0, 0, 0
+  if due > 0 then
+    disputed = contested()
+    aside = math.min(redis.call('ZCARD', run.prefix .. 'aside'), due - disputed)
+    late = math.min(redis.call('ZCOUNT', run.due, '-inf', clock.due_text()), due - disputed - aside)
+  end
+  if firing > 0 then
+    held, owed = redis.call('ZCOUNT', run.firing, HELD_TEXT, '+inf'), redis.call('ZCOUNT', run.firing, '-inf', 0)
+    refused = math.min(redis.call('ZCARD', run.prefix .. 'refused'), firing - held - owed)
+  end
   local states = {
     due - disputed - aside - late, held, late + owed, firing - held - owed - refused, aside + refused, disputed,
   }
