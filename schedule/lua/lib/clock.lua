@@ -15,14 +15,19 @@ clock.REMEMBER = 60000
 function clock.begin()
   local t = redis.call('TIME')
   run.time, run.now = t, tonumber(t[1]) * 1000 + math.floor(tonumber(t[2]) / 1000)
-  run.now_text = int(run.now)
+end
+
+-- text returns the time in text.
+local function text()
+  run.now_text = run.now_text or int(run.now)
+  return run.now_text
 end
 
 -- due and real return the time of the clocks; due_text and real_text the same in text.
 function clock.due() return run.now end
-function clock.due_text() return run.now_text end
+function clock.due_text() return text() end
 function clock.real() return run.now end
-function clock.real_text() return run.now_text end
+function clock.real_text() return text() end
 
 -- due_time returns the clock due in seconds and microseconds, in text.
 function clock.due_time() return run.time[1], run.time[2] end
