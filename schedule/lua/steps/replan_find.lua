@@ -6,7 +6,7 @@ ARGV    1  by how many ms it was ahead at least
         2  how many to pass over
         3  how many at most
 Returns {this server's clock, how many it has looked at, then of each that is pending its key, its serial, when it is
-due and its record without the colon and the payload}. It looks at no more than have 400 KB of payloads, and at one at
+due and its record without the colon and the payload}. It looks at 400 KB of payloads at most, but at one repetition at
 least. ]]
 
 function steps.replan_find(KEYS, ARGV)
