@@ -151,14 +151,14 @@ func (s *Schedule) storedCalls(as Stored, ids []StoredID, todo []int) (calls []C
 	head := []any{string(kind.accountKind()), as.Lease.Milliseconds(), int64(as.Known), as.Dry}
 	at := map[keys.Partition]int{}
 	for _, m := range todo {
-		id := ids[m]
-		p := s.Partition(id.Key.String())
+		id, key := ids[m], ids[m].Key.String()
+		p := s.Partition(key)
 		n, ok := at[p]
 		if !ok || len(members[n]) == storedPerCall {
 			n = len(calls)
 			at[p], calls, members = n, append(calls, Call{Partition: p, Args: slices.Clone(head)}), append(members, nil)
 		}
-		calls[n].Args = append(calls[n].Args, id.Key.String(), int64(id.Due), id.Attempt, id.occurrence())
+		calls[n].Args = append(calls[n].Args, key, int64(id.Due), id.Attempt, id.occurrence())
 		members[n] = append(members[n], m)
 	}
 	return calls, members

@@ -294,16 +294,15 @@ func (e *ending) endAll(ctx context.Context, kind string, found []history.Identi
 		if outcome == schedule.StoredUnclear && err == nil {
 			outcome, err = e.endOccurrence(ctx, kind, ids[i], found[i].Seq)
 		}
-		hash := maphash.String(e.seed, ids[i].Key.String())
 		switch outcome {
 		case schedule.StoredEnded:
 			e.ended++
 			if e.as.Dry {
-				e.over[hash] = true
+				e.over[e.hash(ids[i].Key)] = true
 			}
 		case schedule.StoredDoubtful:
 			// A timer that was set after the restore is not in doubt.
-			if !e.over[hash] && !e.isLater(ids[i]) {
+			if !e.over[e.hash(ids[i].Key)] && !e.isLater(ids[i]) {
 				e.doubtful[ids[i].Key] = ids[i]
 			}
 		case schedule.StoredNone, schedule.StoredUnclear:
@@ -311,6 +310,9 @@ func (e *ending) endAll(ctx context.Context, kind string, found []history.Identi
 	}
 	return err
 }
+
+// hash returns the hash of a key in over.
+func (e *ending) hash(k keys.Key) uint64 { return maphash.String(e.seed, k.String()) }
 
 // isLater reports whether an id is of a timer that became due after the restore.
 func (e *ending) isLater(id schedule.StoredID) bool {
