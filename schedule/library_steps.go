@@ -80,6 +80,21 @@ func (n *Node) ensureSteps(ctx context.Context, names []string) error {
 	return nil
 }
 
+// FindSteps has the steps run as functions on each server that has this version's library. A timerd knows these
+// servers. Another process runs scripts, which cost more at each call: it calls FindSteps before many calls.
+func (s *Schedule) FindSteps(ctx context.Context) {
+	masters, err := s.Masters(ctx)
+	if err != nil {
+		return // the steps say why
+	}
+	own := s.scripts.Load().steps().name
+	_ = askAll(ctx, masters, loadTimeout, func(ctx context.Context, m Master) error {
+		list, err := m.Server.FunctionList(ctx, redis.FunctionListQuery{LibraryNamePattern: own}).Result()
+		s.loaded.set(m.Server, own, err == nil && len(list) > 0)
+		return nil
+	})
+}
+
 // offerSteps loads the library of the steps, unless the server has just refused it.
 func (n *Node) offerSteps(ctx context.Context, own stepLibrary) error {
 	n.mu.Lock()

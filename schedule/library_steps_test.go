@@ -91,6 +91,24 @@ func TestStepsRunAsScriptsUntilTheLibraryCanBeLoaded(t *testing.T) {
 	}
 }
 
+// A process that is no timerd runs steps as scripts, and once it has found the library, as its functions.
+func TestFindSteps(t *testing.T) {
+	t.Parallel()
+	x := newIndex(t)
+	x.ensures()
+	other := schedule.New(x.rdb, x.MaxPayload())
+	for _, want := range []string{"evalsha", "fcall"} {
+		before := x.calls(want)
+		if _, err := other.EndStored(t.Context(), schedule.Stored{}, make([]schedule.StoredID, 1)); err != nil {
+			t.Fatal(err)
+		}
+		if x.calls(want) == before {
+			t.Errorf("the step did not run by %s", want)
+		}
+		other.FindSteps(t.Context())
+	}
+}
+
 // A user without the right to load libraries still claims.
 func TestStepsRunAsScriptsWithoutRights(t *testing.T) {
 	t.Parallel()

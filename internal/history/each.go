@@ -85,6 +85,7 @@ func (r *Reader) Identities(ctx context.Context, kind string, since time.Time, f
 		of.from, of.since = max(state.FirstSeq, 1), since
 	}
 	read := 0
+	all = make([]Identity, 0, min(uint64(most), state.Msgs))
 	err = each(ctx, r.js, name, of, func(m message) bool {
 		read++
 		next = m.seq + 1
