@@ -49,6 +49,7 @@ func (p *prober) run(ctx context.Context) {
 // look examines the stream once, unless the connection is down.
 func (p *prober) look(ctx context.Context) {
 	if !p.health.now().connected {
+		p.stream.setAge(0) // it may come back without its streams
 		return
 	}
 	if err := p.examine(ctx); ctx.Err() == nil && p.health.noteLook(err) {
@@ -107,6 +108,7 @@ func (p *prober) examineAccount(ctx context.Context) error {
 func (p *prober) remake(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, remakeTimeout)
 	defer cancel()
+	p.stream.setAge(0)
 	if err := streams.Ensure(ctx, p.js, p.Streams); err != nil {
 		return fmt.Errorf("the stream is gone and cannot be made again: %w", err)
 	}
@@ -122,7 +124,7 @@ type streamRecord struct {
 	mu      sync.Mutex
 	knows   time.Duration // time for which it remembers ids, to drop duplicates; 0 before it is known
 	created time.Time     // creation time of the stream, which identifies it; zero before it is known
-	age     time.Duration // of the stream at the last look
+	age     time.Duration // of the stream at the last look; 0 if it may be gone
 	top     sequence      // highest acknowledged sequence
 	breach  *breach       // undecided until the next look: it may be another stream
 	below   int           // consecutive looks with too low a sequence
@@ -132,11 +134,11 @@ type streamRecord struct {
 type breach struct{ seq, acknowledged uint64 }
 
 // Duplicates returns the time for which the stream of firings remembers ids, or its age if that is shorter: a new one
-// knows no ids of the one before it. It returns 0 before it is known.
-func (p *Publisher) Duplicates() time.Duration {
+// knows no ids of the one before it. Without a connection it is 0. known is false before the first look.
+func (p *Publisher) Duplicates() (window time.Duration, known bool) {
 	p.stream.mu.Lock()
 	defer p.stream.mu.Unlock()
-	return min(p.stream.knows, p.stream.age)
+	return min(p.stream.knows, p.stream.age), p.stream.knows > 0
 }
 
 // setAge notes the age of the stream.

@@ -224,10 +224,13 @@ func (n *Node) KeepAccount(ctx context.Context) ([]AccountDifference, error) {
 	keep := n.schedule.step("account_begin")
 	err = n.Master().RunOver(ctx, keep, accountChunk, []any{all}, func(cmd *redis.Cmd) error {
 		reply, err := ReadReply(cmd, 1, 2)
+		if err != nil {
+			return err
+		}
 		for i := 1; i < len(reply); i += 2 {
 			differences = append(differences, AccountDifference{keys.Partition(reply.Text(i)), reply.Int(i + 1)})
 		}
-		return err
+		return nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("schedule: keep the account: %w", err)

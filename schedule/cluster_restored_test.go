@@ -139,15 +139,16 @@ func (x *clusterIndex) waiting(want int) schedule.Wait {
 	return all[0]
 }
 
-// A timerd that asks all the time what waits looks at the partitions once, and again after it has begun or ended a
-// wait.
+// A timerd that asks all the time what waits looks at the partitions once, and again after a timerd has begun a wait,
+// or it has ended one.
 func TestWaitsLatelyKeepsALook(t *testing.T) {
 	t.Parallel()
 	x := newRestoredCluster(t)
-	lately := func(timers int64, looks bool) (wait schedule.Wait) {
+	other := schedule.New(x.rdb, 1000)
+	lately := func(s *schedule.Schedule, timers int64, looks bool) (wait schedule.Wait) {
 		t.Helper()
 		before := callsOn(t, x.old)
-		all, err := x.WaitsLately(t.Context())
+		all, err := s.WaitsLately(t.Context())
 		for _, wait = range all {
 			timers -= wait.Timers
 		}
@@ -159,17 +160,22 @@ func TestWaitsLatelyKeepsALook(t *testing.T) {
 		}
 		return wait
 	}
-	lately(0, true)
-	lately(0, false)
+	for _, looks := range []bool{true, false} {
+		lately(x.Schedule, 0, looks)
+		lately(other, 0, looks)
+	}
 	x.isRestored(time.Hour)
+	lately(other, 0, true)
 	x.fires(x.old, x.due, 0)
-	lately(int64(len(x.due)), true)
-	wait := lately(int64(len(x.due)), false)
+	waiting := int64(len(x.due))
+	lately(other, waiting, true)
+	wait := lately(x.Schedule, waiting, true)
 	if err := x.EndWait(t.Context(), wait); err != nil {
 		t.Fatal(err)
 	}
-	lately(0, true)
-	lately(0, false)
+	for _, looks := range []bool{true, false} {
+		lately(x.Schedule, 0, looks)
+	}
 }
 
 // moves takes a partition to another server, and returns the node there once this schedule knows it.

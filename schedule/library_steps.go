@@ -90,7 +90,9 @@ func (s *Schedule) FindSteps(ctx context.Context) {
 	own := s.scripts.Load().steps().name
 	_ = askAll(ctx, masters, loadTimeout, func(ctx context.Context, m Master) error {
 		list, err := m.Server.FunctionList(ctx, redis.FunctionListQuery{LibraryNamePattern: own}).Result()
-		s.loaded.set(m.Server, own, err == nil && len(list) > 0)
+		if err == nil && len(list) > 0 {
+			s.loaded.set(m.Server, own, true)
+		}
 		return nil
 	})
 }

@@ -8,7 +8,9 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -71,44 +73,78 @@ func (s *Schedule) Waits(ctx context.Context) ([]Wait, error) {
 }
 
 const (
-	// waitsKept is the time for which WaitsLately relies on a look that found no wait, and waitsKeptShort if there was
-	// one, which another timerd may end, or if the look failed.
+	// waitsKept is the time for which WaitsLately relies on a look without a wait. After a look that failed, or found a
+	// wait, which another timerd may end, it relies on that for waitsKeptShort.
 	waitsKept      = time.Minute
-	waitsKeptShort = 15 * time.Second
+	waitsKeptShort = 5 * time.Second
 )
 
-// keptWaits is what the last look for waits has found.
+// keptWaits keeps the last look for waits.
 type keptWaits struct {
-	mu      sync.Mutex // one look at a time
-	at      time.Time  // of the look
-	changes int64      // of Schedule.waitChanges before it
-	waits   []Wait
-	err     error
+	look sync.Mutex // one look at a time
+	last atomic.Pointer[waitsLook]
 }
 
-// WaitsLately is Waits for callers that ask all the time: in a cluster, where each look asks all partitions, it keeps
-// its findings. It looks again once this process has begun or ended a wait; one that another timerd has begun may
-// be a minute old before it is found.
+// waitsLook is a look for waits.
+type waitsLook struct {
+	at           time.Time
+	incarnations string // before it
+	changes      int64  // Schedule.waitChanges before it
+	waits        []Wait
+	err          error
+}
+
+// WaitsLately is Waits for callers that ask all the time. In a cluster, where a look asks all partitions, it keeps the
+// last one: until this process begins or ends a wait, or any timerd has compared a server's data anew. One that another
+// timerd has ended may be returned for five seconds. While it looks, other callers get the look before.
 func (s *Schedule) WaitsLately(ctx context.Context) ([]Wait, error) {
 	if !s.cluster {
 		return s.Waits(ctx)
 	}
 	k := &s.keptWaits
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	keep, changes := waitsKept, s.waitChanges.Load()
-	if len(k.waits) > 0 || k.err != nil {
+	if last := k.last.Load(); last == nil {
+		k.look.Lock()
+	} else if !k.look.TryLock() {
+		return last.waits, last.err
+	}
+	defer k.look.Unlock()
+	now := waitsLook{at: time.Now(), incarnations: s.incarnations(ctx), changes: s.waitChanges.Load()}
+	if last := k.last.Load(); last != nil && last.keeps(now) {
+		return last.waits, last.err
+	}
+	if now.waits, now.err = s.Waits(ctx); ctx.Err() == nil {
+		k.last.Store(&now)
+	}
+	return now.waits, now.err
+}
+
+// keeps reports whether a later look would find the same.
+func (w *waitsLook) keeps(now waitsLook) bool {
+	keep := waitsKept
+	if len(w.waits) > 0 || w.err != nil {
 		keep = waitsKeptShort
 	}
-	if !k.at.IsZero() && time.Since(k.at) < keep && k.changes == changes {
-		return k.waits, k.err
+	return now.at.Sub(w.at) < keep && now.changes == w.changes && now.incarnations == w.incarnations
+}
+
+// incarnations returns the incarnations that the masters of a cluster had when their data were compared last, as far as
+// the first home of each tells.
+func (s *Schedule) incarnations(ctx context.Context) string {
+	masters, err := s.Masters(ctx)
+	if err != nil {
+		return ""
 	}
-	began := time.Now()
-	waits, err := s.Waits(ctx)
-	if ctx.Err() == nil {
-		k.at, k.changes, k.waits, k.err = began, changes, waits, err
-	}
-	return waits, err
+	said := make([]string, len(masters))
+	var n atomic.Int64
+	_ = askAll(ctx, masters, clockTimeout, func(ctx context.Context, m Master) error {
+		if len(m.Partitions) > 0 {
+			at := m.Partitions[0].Data()
+			said[n.Add(1)-1] = m.Name + " " + m.Server.HGet(ctx, at, ":i:").Val()
+		}
+		return nil
+	})
+	slices.Sort(said)
+	return strings.Join(said, "\n")
 }
 
 // read reads what waits in some partitions.
@@ -203,7 +239,6 @@ func (s *Schedule) nodeOn(server *redis.Client) *Node {
 // is known to have lived since its data were compared, none wait.
 func (n *Node) compareData(ctx context.Context) error {
 	s, m, last := n.schedule, n.Master(), int64(-1)
-	defer s.waitChanges.Add(1)
 	err := m.RunOver(ctx, s.step("last_beat"), Chunk, nil, func(cmd *redis.Cmd) error {
 		found, err := cmd.Int64()
 		last = max(last, found)
@@ -226,6 +261,7 @@ func (n *Node) compareData(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("schedule: look whether %s has older data: %w", n.name, err)
 	}
+	s.waitChanges.Add(1)
 	return nil
 }
 

@@ -156,7 +156,10 @@ func (s *Schedule) storedCalls(as Stored, ids []StoredID, todo []int) (calls []C
 		n, ok := at[p]
 		if !ok || len(members[n]) == storedPerCall {
 			n = len(calls)
-			args := append(make([]any, 0, len(head)+4*min(storedPerCall, len(todo))), head...)
+			args := slices.Clone(head)
+			if !s.cluster { // else most calls have few
+				args = slices.Grow(args, 4*min(storedPerCall, len(todo)))
+			}
 			at[p], calls, members = n, append(calls, Call{Partition: p, Args: args}), append(members, nil)
 		}
 		calls[n].Args = append(calls[n].Args, key, int64(id.Due), id.Attempt, id.occurrence())

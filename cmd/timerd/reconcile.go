@@ -87,7 +87,8 @@ is 1, too, if retries of webhooks cannot be read, or not be set again.`,
 			journal := newJournal(cmd)
 			defer journal.close()
 			debug.SetGCPercent(reconcileGC)
-			return withSchedule(cmd, func(_ context.Context, s *schedule.Schedule, _ redis.UniversalClient) error {
+			return withSchedule(cmd, func(ctx context.Context, s *schedule.Schedule, _ redis.UniversalClient) error {
+				s.FindSteps(ctx)
 				return withJetStream(cmd, config.SectionNATS, func(js jetstream.JetStream, c config.Config) error {
 					if again != nil {
 						firings := admin.NewFirings(s, history.New(js, c.Streams().Names))

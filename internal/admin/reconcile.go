@@ -147,7 +147,6 @@ func (r *Reconciliation) Check(ctx context.Context) error {
 // an error it returns its work so far. At its end, timers that waited for it are free. If it is interrupted while a
 // timerd is running, or one starts, an occurrence of a timer that repeats may fire a second time.
 func (r *Reconciliation) Run(ctx context.Context, dry bool, progress func(read int64)) (all Reconciled, err error) {
-	r.Schedule.FindSteps(ctx)
 	e := ending{Reconciliation: r, reader: history.New(r.JetStream, r.Streams.Names), progress: progress,
 		as:       schedule.Stored{Lease: history.LongestLease, Known: schedule.MillisOf(r.Known), Dry: dry},
 		doubtful: map[keys.Key]schedule.StoredID{}, seed: maphash.MakeSeed(), over: map[uint64]bool{}}

@@ -37,9 +37,9 @@ type Restored struct {
 	JetStream jetstream.JetStream
 	Streams   streams.Config
 	Instance  string // this timerd among all
-	// Duplicates returns the duplicate window of the stream of firings, or the stream's age if that is shorter; 0
-	// before it is known.
-	Duplicates func() time.Duration
+	// Duplicates returns the duplicate window of the stream of firings, or the stream's age if that is shorter, and
+	// whether they are known.
+	Duplicates func() (window time.Duration, known bool)
 	Logger     *slog.Logger
 }
 
@@ -52,7 +52,7 @@ func (r Restored) Run(ctx context.Context) {
 		Logger: r.Logger}
 	for pause := time.Duration(0); backoff.Sleep(ctx, pause); {
 		pause = restoredEvery
-		if window := r.Duplicates(); window > 0 {
+		if window, known := r.Duplicates(); known {
 			r.Schedule.SetDuplicates(window)
 		}
 		waits, _ := r.Schedule.WaitsLately(ctx) // of the servers that answer
@@ -62,6 +62,7 @@ func (r Restored) Run(ctx context.Context) {
 		if taken, err := turn.take(ctx); err != nil || !taken {
 			continue
 		}
+		waits, _ = r.Schedule.Waits(ctx) // another timerd may have just compared them
 		var failed error
 		for _, w := range waits {
 			if !told[w.Server].Same(w) {

@@ -78,11 +78,11 @@ type begin struct {
 	Fired    int64     `json:"fired"`
 }
 
-// reading is the account, and the stream after it. meanwhile events were stored since just before it was read.
+// reading is a look at the stream after the account was read.
 type reading struct {
 	account   schedule.Account
 	stream    *jetstream.StreamInfo
-	meanwhile int64
+	meanwhile int64 // events stored since a look just before the account was read
 }
 
 // Sources are the account and the stream.
@@ -131,7 +131,7 @@ func (s Sources) read(ctx context.Context) (r reading, missing string, err error
 		missing = "the account has not begun"
 	case !r.account.IsWhole(), len(s.Schedule.PassedOver()) > 0:
 		missing = "the account lacks partitions"
-	case !r.stream.Created.Equal(before.Created):
+	case !r.stream.Created.Equal(before.Created), r.meanwhile < 0: // a new leader may not know all events yet
 		missing = "the stream was replaced meanwhile"
 	}
 	return r, missing, nil
@@ -159,8 +159,8 @@ func (r reading) begin() begin {
 	}
 }
 
-// most returns how many stored events at most the account explains, after so many unsure dead letters: an event stored
-// before it was read is of a timer fired by then, of a firing there, or of such a letter.
+// most returns how many stored events at most the account explains, after so many unsure dead letters: an event of the
+// first look is of a timer that the account has as fired or as firing, or of such a letter.
 func (r reading) most(unsure int64) int64 {
 	return r.account.Fired() + r.account.InFlight + max(r.account.Unsure-unsure, 0) + r.meanwhile
 }

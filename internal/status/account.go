@@ -13,8 +13,8 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// accountAge is the time for which a [RecentAccount] reuses an answer: a cluster has 16,384 partitions, and
-// each is compared within a minute.
+// accountAge is the time for which a [RecentAccount] reuses an answer: with the pause between two reports and the time
+// of a look it is under a minute.
 const accountAge = 50 * time.Second
 
 // mostDiffering limits the partitions that a text names.

@@ -4,7 +4,7 @@
 -- earlier accounts.
 balance.OPENING, balance.BEGAN, balance.EARLIER = 'o', 'b', 'p'
 
--- Whether the count of a kind adds timers, or takes them away.
+-- 1 for kinds that add timers, -1 for kinds that take them away.
 local SIGNS = { s = 1, a = 1, r = 1, n = 1, f = -1, c = -1, x = -1, d = -1, l = -1, g = -1, k = -1, e = -1 }
 
 -- balance.read returns the partition's account, kinds and counts one after the other; the opening, or nil before it has

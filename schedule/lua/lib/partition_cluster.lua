@@ -11,7 +11,7 @@ function partition.open(key)
   end
 end
 
--- The flags of the functions that call partition.announce_set: its channel has a slot, too.
+-- The flags of the functions that call partition.announce_set: a channel has a slot as a key has.
 partition.SET_FLAGS = { 'allow-cross-slot-keys' }
 
 -- partition.announce_set announces a timer that has just been set, with its key: the events of that are explained, but

@@ -6,8 +6,8 @@ ARGV    1  by how many ms it was ahead at least
         2  how many to pass over
         3  how many at most
 Returns {this server's clock, how many it has looked at, then of each that is pending its key, its serial, when it is
-due and its record without the colon and the payload}. It looks at 400 KB of payloads at most, but at one repetition at
-least. ]]
+due and its record without the colon and the payload}. It stops after 400 KB of payloads, but not before the first
+repetition. ]]
 
 function steps.replan_find(KEYS, ARGV)
   index.open(KEYS[1])

@@ -225,8 +225,8 @@ func (j *judge) firing(key string, t *timeline, f *firing, spare []history.Messa
 	var first *history.Message
 	for _, m := range f.seen {
 		due := f.from
-		if t.ranOut(m) {
-			due = m.Due // the key ran out just before, by a command that timerd has not heard
+		if t.ranOut(m, f.op.Invoked) {
+			due = m.Due // timerd has not heard the command that shortened the TTL
 		}
 		j.message(key, m, due)
 		switch {
@@ -293,7 +293,7 @@ func (j *judge) stray(key string, t *timeline, m history.Message) {
 	switch {
 	case t.unheard && m.Status != "":
 		j.report.Unjudged++
-	case known && m.Stored < from && !t.ranOut(m):
+	case known && m.Stored < from && !t.ranOut(m, 0):
 		j.fault(Early, key, "%s has %q, stored at %d, due at %d", m.ID, m.Payload, m.Stored, from)
 	case t.unheard && known:
 		j.report.Unjudged++

@@ -39,10 +39,11 @@ func newTimeline(h *hearing, holds keyHolds, messages []history.Message) *timeli
 }
 
 // ranOut reports whether timerd may have learned only from the expired event that a key had changed, because it missed
-// a command. Then it fires the state of the key that it knows.
-func (t *timeline) ranOut(m history.Message) bool {
+// a command that was invoked after a time. Then it fires the state of the key that it knows.
+func (t *timeline) ranOut(m history.Message, after int64) bool {
 	return m.Trigger == "expired" && slices.ContainsFunc(t.firings, func(f *firing) bool {
-		return f.force == may && f.from <= m.Due && f.payload != m.Payload && t.payloads[m.Payload] > f.from
+		return f.op.Invoked > after && f.force == may && f.from <= m.Due && f.payload != m.Payload &&
+			t.payloads[m.Payload] > f.from
 	})
 }
 
