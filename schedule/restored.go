@@ -95,8 +95,9 @@ type waitsLook struct {
 }
 
 // WaitsLately is Waits for callers that ask all the time. In a cluster, where a look asks all partitions, it keeps the
-// last one: until this process begins or ends a wait, or any timerd has compared a server's data anew. One that another
-// timerd has ended may be returned for five seconds. While it looks, other callers get the look before.
+// last one for a minute, or until this process begins or ends a wait, or any timerd has compared a server's data anew.
+// A wait that another timerd has ended may be returned for five seconds, and one that came with a slot may be missing
+// for the minute. While it looks, other callers get the look before.
 func (s *Schedule) WaitsLately(ctx context.Context) ([]Wait, error) {
 	if !s.cluster {
 		return s.Waits(ctx)
@@ -118,7 +119,7 @@ func (s *Schedule) WaitsLately(ctx context.Context) ([]Wait, error) {
 	return now.waits, now.err
 }
 
-// keeps reports whether a later look would find the same.
+// keeps reports whether the look still counts, as things are now.
 func (w *waitsLook) keeps(now waitsLook) bool {
 	keep := waitsKept
 	if len(w.waits) > 0 || w.err != nil {

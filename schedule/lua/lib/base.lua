@@ -1,5 +1,5 @@
 -- The state of one call: index.begin makes it anew, as a library's variables outlive a call. It has
---   time, now, now_text  for clock.lua alone: TIME's reply, the same in unix ms, and that in text
+--   time, now, now_text  for clock.lua alone: TIME's reply, the same in unix ms, and that in text once asked for
 --   spent                how many bytes of values were read, about
 --   prefix, due, data, firing, firingdata, fired
 --                        the partition that index.enter was called for, and the names of its keys
