@@ -88,6 +88,7 @@ type VirtualState struct {
 	// Released is when the first timer may fire that a resume has released for later; Nothing if there is none.
 	Released Millis
 	Holds    bool     // there may be holds, or resumes
+	Restored bool     // timers of a restored Redis wait to be compared with the streams
 	Open     []string // keys of some that are due or firing
 }
 
@@ -101,13 +102,14 @@ func (s *Schedule) Advance(ctx context.Context, to Millis, names int) (VirtualSt
 		return VirtualState{}, errNotVirtual
 	}
 	advance := s.Script(lua, "virtual/advance")
-	reply, err := ReadReply(advance.Run(ctx, s.rdb, []string{keys.Single.Prefix()}, int64(to), names), 7, 0)
+	reply, err := ReadReply(advance.Run(ctx, s.rdb, []string{keys.Single.Prefix()}, int64(to), names), 8, 0)
 	if err != nil {
 		return VirtualState{}, fmt.Errorf("schedule: advance the virtual clock: %w", err)
 	}
 	return VirtualState{
 		Now: Millis(reply.Int(0)), Due: int(reply.Int(1)), Firing: int(reply.Int(2)), Next: Millis(reply.Int(3)),
-		Released: Millis(reply.Int(4)), Holds: reply.Int(5) == 1, Open: reply.List(6).texts(),
+		Released: Millis(reply.Int(4)), Holds: reply.Int(5) == 1, Restored: reply.Int(6) == 1,
+		Open: reply.List(7).texts(),
 	}, nil
 }
 
@@ -157,8 +159,9 @@ func (s *Schedule) Flush(ctx context.Context) error {
 		return errNotVirtual
 	}
 	p := keys.Single
-	kept := []string{keys.Installation, p.Ahead(), p.Database(), p.Members(), p.About(), p.Counts(), p.Hearing()}
-	if err := s.Script(lua, "virtual/flush").Run(ctx, s.rdb, kept).Err(); err != nil {
+	names := []string{p.Data(), keys.Installation, p.Ahead(), p.Database(), p.Members(), p.About(), p.Counts(),
+		p.Hearing()}
+	if err := s.Script(lua, "virtual/flush").Run(ctx, s.rdb, names).Err(); err != nil {
 		return fmt.Errorf("schedule: delete all keys: %w", err)
 	}
 	return nil

@@ -30,3 +30,38 @@ func TestAwaitKeysLeavesNothing(t *testing.T) {
 		t.Errorf("%q are left", left)
 	}
 }
+
+// A flush leaves data that are as old as before, so nothing waits to be compared with the streams, however long ago the
+// last heartbeat was. What does wait after a restore is no rest for an advance.
+func TestAdvanceAfterFlushAndRestore(t *testing.T) {
+	rdb := testenv.Redis(t).Client()
+	if err := schedule.MakeVirtual(t.Context(), rdb, "a"); err != nil {
+		t.Fatal(err)
+	}
+	s := schedule.NewVirtual(rdb, schedule.DefaultMaxPayload)
+	load(t, s)
+	x := &index{Schedule: s, Node: onlyNode(t, s), t: t, rdb: rdb, dues: map[string]int64{}}
+	x.HearSince(0)
+	advance := func(open int, restored bool) {
+		t.Helper()
+		is, err := s.Advance(t.Context(), schedule.AtOnce, 0)
+		if err != nil || is.Due+is.Firing != open || is.Restored != restored {
+			t.Errorf("%+v, %v; want %d open, of a restored Redis: %t", is, err, open, restored)
+		}
+	}
+	x.beat(schedule.Self{Instance: "a"})
+	x.age("a", time.Hour)
+	if err := s.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	x.becomeDue(k)
+	x.fires(k + " deadline payload of " + k)
+	advance(0, false)
+
+	x.isRestored(time.Hour)
+	x.becomeDue(k)
+	x.claims()
+	advance(0, true)
+	x.free(x.waiting(true))
+	advance(1, false)
+}

@@ -170,12 +170,15 @@ func (c *Clock) look(ctx context.Context, at schedule.Millis) (s schedule.Virtua
 	return s, open, err
 }
 
-// openTimers returns the timers that are due or firing.
+// openTimers returns the timers that are due or firing, and whether some wait.
 func openTimers(s schedule.VirtualState) (open []string) {
+	if s.Restored {
+		open = append(open, "timers of a restored Redis, which wait to be compared with the streams")
+	}
 	for _, key := range s.Open {
 		open = append(open, "timer "+keys.EncodeText(key))
 	}
-	if more := s.Due + s.Firing - len(open); more > 0 && len(open) > 0 {
+	if more := s.Due + s.Firing - len(s.Open); more > 0 && len(s.Open) > 0 {
 		open = append(open, fmt.Sprintf("and %d other timers", more))
 	}
 	return open

@@ -6,7 +6,8 @@ ARGV    1  the time that the clock is to show, in unix ms; one that has passed m
         2  how many open firings are named at most
 Returns {the virtual time in ms; how many timers are due; how many firings are claimed, owed or given back; when
 something is due next, or -1; when the first firing may be claimed that a resume has released for later, or -1; 1 if
-there is a list of holds, else 0; the keys of some that are due or firing}.
+there is a list of holds, else 0; 1 if timers of a restored Redis wait, else 0; the keys of some that are due or
+firing}.
 If its reply is lost: again it moves nothing more. ]]
 
 -- How many firings one call looks at.
@@ -45,4 +46,5 @@ local due = redis.call('ZCOUNT', run.due, '-inf', clock.due_text())
 local open, released = look_at_firings(names, tonumber(ARGV[2]))
 local first = redis.call('ZRANGE', run.due, '(' .. clock.due_text(), '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
 local next_due = sooner(tonumber(first[2] or -1), released)
-return { clock.due(), due, open, next_due, released, redis.call('HEXISTS', run.data, ':h:'), names }
+return { clock.due(), due, open, next_due, released, redis.call('HEXISTS', run.data, ':h:'),
+  waiting.till() >= 0 and 1 or 0, names }

@@ -1,11 +1,16 @@
 #!lua
---[[ flush deletes the keys of timerd dev --virtual, as between two tests. It keeps canaries, marks and the given keys.
-KEYS    the keys to keep
+--[[ flush deletes the keys of timerd dev --virtual, as between two tests. It keeps canaries, marks and the given keys,
+and of the data whose they are, with the last heartbeat (lib/restored.lua): they are no older than before.
+KEYS    1  data
+        then the keys to keep
 Returns how many it has deleted.
 If its reply is lost: again it deletes the keys that were set since. ]]
 
+local OF_DATA = { ':i:', ':s:' }
+
 local kept, deleted = {}, 0
-for i = 1, #KEYS do kept[KEYS[i]] = true end
+for i = 2, #KEYS do kept[KEYS[i]] = true end
+local said = redis.call('HMGET', KEYS[1], unpack(OF_DATA))
 local cursor = '0'
 repeat
   local page = redis.call('SCAN', cursor, 'COUNT', 1000)
@@ -14,4 +19,7 @@ repeat
     if not kept[key] and not string.find(key, '^timerd:[cm]a') then deleted = deleted + redis.call('DEL', key) end
   end
 until cursor == '0'
+for i = 1, #OF_DATA do
+  if said[i] then redis.call('HSET', KEYS[1], OF_DATA[i], said[i]) end
+end
 return deleted
