@@ -52,7 +52,8 @@ func TestRunAndReport(t *testing.T) {
 		{"--workloads", "spike-2k", "--systems", strings.Join(systems, ","), "--pending", "0", "--foreign", "0",
 			"--out", results},
 		{"--workloads", "spike-2k", "--systems", "timerd", "--pending", "1000", "--foreign", "1000", "--out", crowded},
-		{"--workloads", "rates,millions,shapes,guards", "--systems", "timerd", "--millions", "3000", "--out", own},
+		{"--workloads", "rates,millions,shapes,guards", "--systems",
+			"timerd,timerd-x3,timerd-cluster,timerd-cluster-x3,timerd-r3", "--millions", "3000", "--out", own},
 	} {
 		if out, err := run(t.Context(), slices.Concat(standard, flags)...); err != nil {
 			t.Fatalf("%v\n%s", err, out)

@@ -209,7 +209,9 @@ func other(name string, specs []peer.Spec, round int) []step {
 	case rates:
 		return one((*load.Bench).Rates)
 	case shapes:
-		return one((*load.Bench).Installations)
+		return one(func(b *load.Bench, ctx context.Context, round int, save func(result.Measurement) error) error {
+			return b.Installations(ctx, specs, round, save)
+		})
 	case durability:
 		return one(func(b *load.Bench, ctx context.Context, round int, save func(result.Measurement) error) error {
 			return b.Durability(ctx, specs, round, save)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/timerd-io/timerd/bench/internal/peer"
@@ -18,24 +19,25 @@ const (
 	InstallationSpike = "shapes: spike"
 )
 
-// Installations measures installations of timerd, one after the other, with one or several servers and timerds. It
-// measures timers due at a steady rate and at one instant, idle timerds with pending timers, and the rate of setting
-// timers.
-func (b *Bench) Installations(ctx context.Context, round int, save func(result.Measurement) error) error {
+// Installations measures installations of timerd, as far as they are among some systems, one after the other, with one
+// or several servers and timerds. It measures timers due at a steady rate and at one instant, idle timerds with pending
+// timers, and the rate of setting timers.
+func (b *Bench) Installations(ctx context.Context, specs []peer.Spec, round int,
+	save func(result.Measurement) error) error {
 	for _, name := range []string{"timerd", "timerd-x3", "timerd-cluster", "timerd-cluster-x3", "timerd-r3"} {
-		if err := b.installation(ctx, name, round, save); err != nil {
+		i := slices.IndexFunc(specs, func(s peer.Spec) bool { return s.Name == name })
+		if i < 0 {
+			continue
+		}
+		if err := b.installation(ctx, specs[i], round, save); err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
 	return nil
 }
 
-func (b *Bench) installation(ctx context.Context, name string, round int,
+func (b *Bench) installation(ctx context.Context, spec peer.Spec, round int,
 	save func(result.Measurement) error) (err error) {
-	spec, err := peer.Named(name)
-	if err != nil {
-		return err
-	}
 	x, err := b.start(ctx, spec, spec.New(spec))
 	if err != nil {
 		return err
@@ -58,7 +60,7 @@ func (b *Bench) installation(ctx context.Context, name string, round int,
 		return err
 	}
 	percent := func(role string) float64 { return 100 * m.Usage[role].CPU / m.Values[ValueSeconds] }
-	b.logf("%s: idle with %d pending: Redis uses %.1f %% of a core, timerd %.1f %%, in all", name, m.Pending,
+	b.logf("%s: idle with %d pending: Redis uses %.1f %% of a core, timerd %.1f %%, in all", spec.Name, m.Pending,
 		percent(rig.RoleRedis), percent(rig.RoleTimerd))
 	return save(m)
 }
