@@ -12,7 +12,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// AccountKind is a way in which timers enter the schedule or leave it, as the accounts in Redis name it: a letter.
+// AccountKind is the letter of a way into or out of the schedule, as the accounts in Redis have it.
 type AccountKind string
 
 // The kinds that Go names. lua/lib/account.lua has the others.
@@ -34,13 +34,12 @@ type Account struct {
 	In      AccountIn    `json:"in"`
 	Out     AccountOut   `json:"out"`
 	There   AccountThere `json:"there"`
-	// Difference is Opening and In less Out and There. 0 in each partition unless timers were lost, or entered by
-	// somebody who does not count.
+	// Difference is Opening + In - Out - There: 0 unless timers were lost, or changed by a program that does not count.
 	Difference int64 `json:"difference"`
 	// Differences are the partitions that differ.
 	Differences []AccountDifference `json:"differences"`
-	// Without is the number of partitions with timers whose account has not begun, as while a timerd runs that does
-	// not count. Moving is the number of those left out because their slots are moving.
+	// Without is the number of partitions with timers whose account has not begun, as while a timerd runs that does not
+	// count. Moving is the number of partitions left out while moving.
 	Without int64 `json:"without"`
 	Moving  int64 `json:"moving"`
 
@@ -77,7 +76,7 @@ type AccountOut struct {
 	Skipped   int64 `json:"skipped"`
 }
 
-// AccountThere counts the timers of the partitions with an account by state. Those to be held by the next claim are
+// AccountThere counts the timers of the partitions with an account, by state. A timer that the next claim holds is
 // owed.
 type AccountThere struct {
 	Pending   int64 `json:"pending"`
@@ -131,7 +130,7 @@ func (t AccountThere) Kinds() []AccountCount {
 		{"parked", t.Parked}, {"contested", t.Contested}})
 }
 
-// counted leaves the kinds without timers out.
+// counted omits the kinds without timers.
 func counted(all []AccountCount) []AccountCount {
 	return slices.DeleteFunc(all, func(c AccountCount) bool { return c.Timers == 0 })
 }
@@ -213,8 +212,8 @@ func isCounting(l *redis.Library) bool {
 	return slices.ContainsFunc(l.Functions, func(f redis.Function) bool { return f.Description == countsText })
 }
 
-// KeepAccount begins the accounts of the node's partitions that have none, once all timerds at work and the function
-// library count; before, and when one comes that does not, it ends them. It returns the differences.
+// KeepAccount begins the missing accounts of the node's partitions if all timerds at work and the function library
+// count. Otherwise it ends their accounts. It returns the differences.
 func (n *Node) KeepAccount(ctx context.Context) ([]AccountDifference, error) {
 	all, err := n.allCount(ctx)
 	if err != nil {

@@ -141,7 +141,7 @@ func TestAccountOfEachWay(t *testing.T) {
 	}
 }
 
-// An account begins with the timers there once all timerds count, and ends when one comes that does not.
+// An account begins with the present timers once all timerds count, and ends when one does not.
 func TestAccountBeginsOnceAllCount(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -225,7 +225,7 @@ func TestForgottenCountsAreFound(t *testing.T) {
 	}
 }
 
-// Whatever is set, adopted, deleted, repeated, held, claimed, given back and ended in whatever order, also in halves by
+// Timers are set, adopted, deleted, repeated, held, claimed, given back and ended in any order, also in halves by
 // timerds that die: after each step the account has no difference.
 func TestRandomAccounts(t *testing.T) {
 	t.Parallel()

@@ -17,11 +17,11 @@ const askedFor = time.Minute
 // AuditOutcome has the findings and repairs of a requested audit.
 type AuditOutcome struct {
 	Timers         int64 `json:"timers"`          // that the schedule has, 0 if not all were counted
-	Restored       int64 `json:"restored"`        // timers and firings that were put back by their records
+	Restored       int64 `json:"restored"`        // timers and firings restored from their records
 	WithoutPayload int64 `json:"without_payload"` // timers and firings whose record is lost
 	// records of refused claims, and timers whose keys have lost their TTLs
 	Dropped     int64 `json:"dropped"`
-	Unknown     int64 `json:"unknown"`     // records that are of no timer, and stay
+	Unknown     int64 `json:"unknown"`     // records without a timer; they stay
 	Adopted     int64 `json:"adopted"`     // keys that the schedule did not have
 	Rescheduled int64 `json:"rescheduled"` // timers whose keys have another TTL
 	Cancelled   int64 `json:"cancelled"`   // timers whose keys were deleted, or have lost their TTLs
@@ -54,36 +54,36 @@ type AuditProgress struct {
 	Outcome  AuditOutcome  `json:"outcome,omitzero"`
 }
 
-// AskedAudits is the audits that were asked for lately, as AskedAudits has read them.
+// AskedAudits has recently requested audits, as [Schedule.AskedAudits] reads them.
 type AskedAudits struct{ fields map[string]string }
 
-// Of returns the id of the audit of a node that was asked for last, or an empty one.
+// Of returns the id of the last requested audit of a node, or an empty one.
 func (a AskedAudits) Of(node string) (id string) { return a.fields[node] }
 
-// Progress returns how far an audit is, and whether a timerd has taken it on.
+// Progress returns the progress of an audit; known: a timerd has taken it on.
 func (a AskedAudits) Progress(node, id string) (p AuditProgress, known bool) {
 	text, known := a.fields[reportField(node, id)]
 	return p, known && json.Unmarshal([]byte(text), &p) == nil
 }
 
-// AskAudit asks the timerds to audit a node, under an id of the caller's without a space. The first in rank of the
-// timerds on that node takes it on within some seconds. It takes the place of one that was asked for before.
+// AskAudit requests an audit of a node, under an id without a space that the caller chooses. The first in rank of the
+// node's timerds takes it on within some seconds. It replaces an earlier request.
 func (s *Schedule) AskAudit(ctx context.Context, node, id string) error {
 	return s.changeAsked(ctx, "ask for an audit",
 		func(pipe redis.Pipeliner, name string) { pipe.HSet(ctx, name, node, id) })
 }
 
-// TellAudit leaves how far an audit is.
+// TellAudit stores an audit's progress.
 func (s *Schedule) TellAudit(ctx context.Context, node, id string, p AuditProgress) error {
 	text, err := json.Marshal(p)
 	if err != nil {
-		return fmt.Errorf("schedule: tell of an audit: %w", err)
+		return fmt.Errorf("schedule: store the progress of an audit: %w", err)
 	}
-	return s.changeAsked(ctx, "tell of an audit",
+	return s.changeAsked(ctx, "store the progress of an audit",
 		func(pipe redis.Pipeliner, name string) { pipe.HSet(ctx, name, reportField(node, id), text) })
 }
 
-// ForgetAudit takes back that an audit of a node was asked for, and forgets how far it is. One that has begun goes on.
+// ForgetAudit withdraws the request for an audit of a node, and forgets its progress. A begun audit goes on.
 func (s *Schedule) ForgetAudit(ctx context.Context, node, id string) error {
 	asked, err := s.AskedAudits(ctx)
 	if err != nil {
@@ -97,7 +97,7 @@ func (s *Schedule) ForgetAudit(ctx context.Context, node, id string) error {
 		func(pipe redis.Pipeliner, name string) { pipe.HDel(ctx, name, fields...) })
 }
 
-// AskedAudits returns the audits that were asked for lately.
+// AskedAudits returns the recently requested audits.
 func (s *Schedule) AskedAudits(ctx context.Context) (AskedAudits, error) {
 	var found *redis.MapStringStringCmd
 	err := s.Pipelined(ctx, keys.Single, func(pipe redis.Pipeliner) error {
@@ -110,7 +110,7 @@ func (s *Schedule) AskedAudits(ctx context.Context) (AskedAudits, error) {
 	return AskedAudits{found.Val()}, nil
 }
 
-// changeAsked changes the hash of audits that were asked for, and keeps it for askedFor.
+// changeAsked changes the hash of requested audits, and keeps it for askedFor.
 func (s *Schedule) changeAsked(ctx context.Context, what string, change func(redis.Pipeliner, string)) error {
 	err := s.Pipelined(ctx, keys.Single, func(pipe redis.Pipeliner) error {
 		change(pipe, keys.Single.Asked())

@@ -65,10 +65,10 @@ type auditPlace struct {
 }
 
 // Partitions compares the pending timers of partitions with their keys, about count of them in each call, and calls
-// between after each. It looks at least once at every timer that is pending all the time. A timer whose key is gone
-// is cancelled if that proves that the key was deleted; otherwise it is kept. Apps without timers are doubted, see
-// DoubtApps; the round began at began or later. It goes on past partitions whose slots are moving, and returns an
-// error for one of them at the end.
+// between after each. It looks at least once at every timer that is pending all the time. A timer without its key is
+// cancelled if the key was certainly deleted, and otherwise kept. Apps without timers are doubted, see DoubtApps; the
+// round began at began or later. It goes on past partitions whose slots are moving, and returns an error for one of
+// them at the end.
 func (a *Audit) Partitions(
 	ctx context.Context, partitions []keys.Partition, count int, began Millis, between func() error,
 ) (seen Observed, err error) {
@@ -96,7 +96,7 @@ func (a *Audit) Partitions(
 	return seen, moving
 }
 
-// look makes one call for some partitions, and returns those at which it has not looked to the end.
+// look makes one call for some partitions, and returns the unfinished ones.
 func (a *Audit) look(ctx context.Context, some []*auditPlace, count int, began Millis,
 	seen *Observed) (rest []*auditPlace, err error) {
 	script := a.node.schedule.step("audit")
@@ -131,8 +131,7 @@ func (a *Audit) look(ctx context.Context, some []*auditPlace, count int, began M
 	return append(more, rest...), err
 }
 
-// lookAlone makes a call for each of some partitions, which the server that has it refuses before it begins while the
-// slot is moving.
+// lookAlone makes a call for each of some partitions. A server refuses the whole call while the slot is moving.
 func (a *Audit) lookAlone(ctx context.Context, some []*auditPlace, count int, began Millis,
 	seen *Observed) (rest []*auditPlace, err error) {
 	var moving error

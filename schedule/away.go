@@ -51,7 +51,7 @@ func (e *AwayError) Unwrap() []error {
 	return errs
 }
 
-// of returns why a server does not answer, or nil if it is not among those. e may be nil.
+// of returns the failure of a server; nil if it is not among Masters. e may be nil.
 func (e *AwayError) of(server *redis.Client) error {
 	if e == nil {
 		return nil
@@ -110,10 +110,10 @@ func (t *passing) server(ctx context.Context, p keys.Partition) (*redis.Client, 
 	return server, err
 }
 
-// PassOver asks all masters of a cluster at once, waits at most the given time, and returns the silent ones.
-// Until it is called again the schedule lists, counts and changes only timers of the others, and a call for a single
-// timer of theirs fails at once with an error that wraps an Away. Commands call it once, before anything else. If no
-// master answers, none is passed over and it returns an error.
+// PassOver asks all masters of a cluster at once, waits at most the given time, and returns the silent ones. Until it
+// is called again the schedule lists, counts and changes only timers of the others, and a call for a timer of a silent
+// one fails at once with an error that wraps an Away. Commands call it once, before anything else. If no master
+// answers, none is passed over and it returns an error.
 func (ix *Index) PassOver(ctx context.Context, within time.Duration) ([]Away, error) {
 	t, ok := ix.topology.(*passing)
 	if !ok {
@@ -125,7 +125,7 @@ func (ix *Index) PassOver(ctx context.Context, within time.Duration) ([]Away, er
 	}
 	err = askAll(ctx, masters, within, func(ctx context.Context, m Master) error {
 		err := m.Server.Ping(ctx).Err()
-		if redis.HasErrorPrefix(err, "MISCONF ") { // it refuses writes, which PING counts among, and can be read
+		if redis.HasErrorPrefix(err, "MISCONF ") { // it refuses writes, and so PING; it can be read
 			return nil
 		}
 		return err

@@ -21,14 +21,14 @@ func (e *PartError) Error() string { return fmt.Sprintf("%d of them failed: %v",
 // Unwrap returns why the step failed.
 func (e *PartError) Unwrap() error { return e.Err }
 
-// add takes in for which firings a part of the step failed.
+// add adds the failure of a part of the step.
 func (e *PartError) add(other PartError) {
 	if other.Err != nil {
 		e.Left, e.Err = append(e.Left, other.Left...), other.Err
 	}
 }
 
-// of returns the error of a step on so many firings: nil if it failed for none, and why it failed if it did for all.
+// of returns the error of a step on a number of firings: nil if none failed, Err if all did, else e.
 func (e *PartError) of(firings int) error {
 	switch {
 	case e.Err == nil:

@@ -95,8 +95,8 @@ func TestCancelUntil(t *testing.T) {
 	}
 }
 
-// What UNTIL cancels may be the occurrence that its repetition would have gone on with, beside a timer of
-// the client's own that stays.
+// UNTIL may cancel the occurrence that would have continued its repetition, beside a timer of the client's own, which
+// stays.
 func TestCancelUntilEndsRepetition(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

@@ -18,14 +18,13 @@ import (
 type ClaimRequest struct {
 	Partition keys.Partition
 	Known     Millis // the first due time that the caller knew of: timers due before it fire by TriggerSweep
-	// Expected is about how many firings there are: looking for more costs Redis a little. 0 means MaxClaim. The next
+	// Expected is the expected number of firings: to look for more costs Redis a little. 0 means MaxClaim. The next
 	// claim takes the rest.
 	Expected int
 	// Patience is the time for which due timers are left to other timerds: in the usual case, a claim takes only timers
 	// that have been due for longer.
 	Patience time.Duration
-	// Leases says that a lease may be over by now. In a cluster the usual way of a claim does not look for any by
-	// itself.
+	// Leases says that a lease may be over by now. In a cluster a usual claim does not look for one by itself.
 	Leases bool
 
 	full bool // it looks at everything, even where all is as usual
@@ -36,9 +35,9 @@ type ClaimResult struct {
 	Partition   keys.Partition
 	Firings     []Firing
 	At          time.Time // the Redis server's clock at the claim
-	Next        Millis    // when there is something to claim next; AtOnce, or Nothing if nothing is known
+	Next        Millis    // time of the next claim; AtOnce, or Nothing if none is known
 	Untidy      bool      // more tombstones are to be removed: claim again when idle
-	Full        bool      // of a cluster: it was not made by the usual way, and Next may be the end of a lease
+	Full        bool      // in a cluster: not a usual claim, so Next may be the end of a lease
 	Rescheduled int       // timers that were due but whose key had got a later TTL
 	Cancelled   int       // timers that were due but whose key had lost its TTL
 	Parked      int       // due timers that wait, without stopping others, because the key cannot be read
@@ -50,9 +49,9 @@ type ClaimResult struct {
 }
 
 // Claim takes firings under a lease, up to MaxClaim from each of several partitions: owed ones, ones whose lease has
-// ended, and due timers. The results are in the order of the requests; an error for one says nothing
-// about the others. Firings that a caller does not settle, because it crashed, failed or never got the reply, can be
-// claimed again when the lease is over.
+// ended, and due timers. The results are in the order of the requests; an error for one says nothing about the others.
+// Firings that a caller does not settle, because it crashed, failed or never got the reply, can be claimed again when
+// the lease is over.
 //
 // Claim also plans new cron timers; only those it cannot plan are returned, with Fault set.
 func (n *Node) Claim(ctx context.Context, requests []ClaimRequest, lease time.Duration) []ClaimResult {
@@ -69,15 +68,15 @@ func (n *Node) Claim(ctx context.Context, requests []ClaimRequest, lease time.Du
 	return results
 }
 
-// The beginnings of a claim's errors for a partition: its copy of the list of holds is older than this timerd's, or it
-// is not on the server as a whole.
+// Prefixes of a claim's errors for a partition: its copy of the list of holds is older than this timerd's; not all of
+// it is on the server.
 const (
 	behindError = "BEHIND timerd"
 	awayError   = "AWAY timerd"
 )
 
-// claimAll claims. Where a partition is elsewhere by now, it claims there. Where a partition's copy of the list of
-// holds is old, it brings that up to date first; where the server's data may be older than before, it compares them.
+// claimAll claims. A partition that has moved is claimed from on its new server, an old copy of the list of holds is
+// updated first, and data that may be older than before are compared first.
 func (n *Node) claimAll(ctx context.Context, requests []ClaimRequest, lease time.Duration) []ClaimResult {
 	said := n.schedule.holding.Load()
 	results := n.claimHere(ctx, said, requests, lease)
@@ -104,7 +103,7 @@ func (n *Node) claimAll(ctx context.Context, requests []ClaimRequest, lease time
 	return results
 }
 
-// again claims once more where a claim had an error of a kind, and puts the results in place of those.
+// again repeats the claims that failed with a kind of error, and replaces their results.
 func again(results []ClaimResult, kind string, requests []ClaimRequest, claim func([]ClaimRequest) []ClaimResult) {
 	var places []int
 	var some []ClaimRequest
@@ -124,9 +123,8 @@ func again(results []ClaimResult, kind string, requests []ClaimRequest, claim fu
 // holdsAgainTimeout bounds how long a claim waits for the list of holds.
 const holdsAgainTimeout = time.Second
 
-// readHoldsAgain reads the list of holds if a claim has had no answer since that was done last: the server, or this
-// timerd, may have been cut off while something was held, and have an older list. Where the list cannot be read, claims
-// go on by the known one.
+// readHoldsAgain reads the list of holds if a claim has had no answer since the last reading: the server or this timerd
+// may have been cut off when a hold began, and have an older list. If that fails, claims use the known list.
 func (n *Node) readHoldsAgain(ctx context.Context) {
 	if !n.cutOff.Swap(false) {
 		return
@@ -182,7 +180,7 @@ func (n *Node) claimArgs(server *redis.Client, holding int64, requests []ClaimRe
 	return args
 }
 
-// way returns how a claim looks at the partition. Where nothing was known to be due there may be something to tidy up.
+// way returns the extent of a claim: full if nothing is known to be due, as there may be something to tidy up.
 func (r ClaimRequest) way() string {
 	switch {
 	case r.full || r.Known == Never:
@@ -193,7 +191,7 @@ func (r ClaimRequest) way() string {
 	return "usual"
 }
 
-// readClaims reads the reply to a claim: of the first partitions, one at least, as many as there was room for.
+// readClaims reads the reply to a claim, which had room for at least the first partition.
 func (n *Node) readClaims(ctx context.Context, requests []ClaimRequest, lease time.Duration, sent, received time.Time,
 	cmd *redis.Cmd) []ClaimResult {
 	const head = 2
@@ -236,15 +234,15 @@ func (n *Node) claimFailed(err error) error {
 	return fmt.Errorf("schedule: claim: %w", err)
 }
 
-// lookedUpTo returns up to where claims have looked for free timers among many due ones that are held, or "". It is
-// only a hint: where it is wrong, a free timer waits until the held ones before it are moved.
+// lookedUpTo returns the place up to which claims have searched many due timers on hold for free ones, or "". A wrong
+// place only delays a free timer until the held ones before it are moved.
 func (n *Node) lookedUpTo(p keys.Partition) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.looked[p]
 }
 
-// lookFrom keeps from where the next claim goes on to look.
+// lookFrom keeps the place where the next claim goes on.
 func (n *Node) lookFrom(p keys.Partition, place string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -97,9 +97,8 @@ func TestClaimsRemoveAsManyTombstonesAsTheyAdd(t *testing.T) {
 	}
 }
 
-// An event's time is never later than what any clock that agrees with Redis's shows then, however long the claim was on
-// its
-// way, and never earlier than the claim.
+// However long the claim took, an event's time is never later than any clock shows that agrees with Redis's, and never
+// earlier than the claim.
 func TestNowIsNeverAhead(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)

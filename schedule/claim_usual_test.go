@@ -43,7 +43,7 @@ func (w *twins) both(do func(x *index)) {
 	do(w.full)
 }
 
-// oddities are what may be with a timer of a key that is due at a time, in unix ms.
+// oddities are the possible oddities of a key's timer that is due at a time, in unix ms.
 func oddities() map[string]func(x *index, key string, due int64) {
 	set := func(x *index, key string, due int64, args ...any) {
 		x.do(append([]any{"FCALL", "timer_set", 1, key, "payload of " + key, "PXAT", due}, args...)...)
@@ -182,7 +182,7 @@ type seeded struct{ *rand.Rand }
 
 func (s seeded) upTo(n int, _ string) int { return s.IntN(n + 1) }
 
-// A claim by its quick head does what a look at all would do, or leaves it to that, whatever is with one of the timers.
+// A claim by its quick head does the same as a look at all, or leaves it to that, whatever is odd about a timer.
 func TestBothWaysOfAClaimAtScale(t *testing.T) {
 	t.Parallel()
 	const servers = 4

@@ -54,8 +54,8 @@ func (c *clock) read(server, sent, received time.Time) {
 	c.server, c.local, c.accuracy = server, local, accuracy
 }
 
-// step returns the step of the server's clock between the last reading and this one; 0 for none, as far as the accuracy
-// of the two can show. c.mu is held.
+// step returns the step of the server's clock between the last reading and this one; 0 if it is within their accuracy.
+// c.mu is held.
 func (c *clock) step(server, local time.Time, accuracy time.Duration) time.Duration {
 	if c.local.IsZero() {
 		return 0

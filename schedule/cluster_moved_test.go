@@ -58,8 +58,7 @@ func (m *move) node(of *testenv.RedisServer) *schedule.Node {
 }
 
 // arrive moves the slot. The timers are due from some ms before to some ms after its end, by the schedule; their keys
-// run out by a
-// drift later, as MIGRATE sends the rest of a TTL. It returns the last time at which a key runs out.
+// run out by a drift later, as MIGRATE sends the rest of a TTL. It returns the last time at which a key runs out.
 func (m *move) arrive(before, after, drift time.Duration) schedule.Millis {
 	m.t.Helper()
 	slot, ctx := m.p.Slot(), m.t.Context()
@@ -92,8 +91,7 @@ func (m *move) arrive(before, after, drift time.Duration) schedule.Millis {
 }
 
 // While a slot moves the node of its old master goes on to claim, until the topology is followed, and the keys run out
-// some ms later than
-// the schedule says: each timer fires once.
+// some ms later than the schedule says: each timer fires once.
 func TestClusterFiresOnceWhenASlotHasMoved(t *testing.T) {
 	t.Parallel()
 	const timers = 40

@@ -109,7 +109,7 @@ func homes(n *schedule.Node) []string {
 	return []string{all[0].Data(), all[len(all)/2].Data(), all[len(all)-1].Data()}
 }
 
-// isRestored has the data of the old server be those of another one, with the last heartbeat some time ago.
+// isRestored makes the data of the old server another one's, with the last heartbeat some time ago.
 func (x *restoredCluster) isRestored(age time.Duration) {
 	x.t.Helper()
 	now, err := x.old.Server().Time(x.t.Context()).Result()
@@ -300,7 +300,7 @@ func TestFailoverInAClusterIsForgiven(t *testing.T) {
 }
 
 // A server that only lost its first slot to another one has the same data. A timerd that has seen it before knows that,
-// and the other server is none the wiser.
+// and the other server's data stay compared.
 func TestFirstSlotMoves(t *testing.T) {
 	t.Parallel()
 	x := newRestoredCluster(t)

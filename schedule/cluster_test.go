@@ -254,8 +254,8 @@ func (x *clusterIndex) content(slot int) map[string]string {
 	return all
 }
 
-// While a slot moves, its keys are on two servers, and each step on it is refused
-// as a whole, at every moment of the move.
+// While a slot moves, its keys are on two servers, and each step on it is refused as a whole, at every moment of the
+// move.
 func TestClusterSlotOnTheMove(t *testing.T) {
 	t.Parallel()
 	x := newClusterIndex(t)

@@ -39,8 +39,7 @@ func (x *index) hearFromNow() {
 }
 
 // A key was gone before its timer was due, as where Redis's clock was ahead for a moment, and an audit has seen that.
-// So no expired
-// event will come, however soon the timer was due then: it is owed when the key is set again.
+// So no expired event will come, however soon the timer was due then: it is owed when the key is set again.
 func TestGoneShortlyBeforeItWasDue(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -85,8 +84,8 @@ func TestContestedOutlivesTheNewerTimer(t *testing.T) {
 	x.claims()
 }
 
-// The hint of an earlier change comes after the claim that left the timer
-// contested, and before the event that it ran out.
+// The hint of an earlier change comes after the claim that left the timer contested, and before the event that it ran
+// out.
 func TestContestedAndAnEarlierHint(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -245,8 +244,8 @@ func TestContestsAreDecidedWhenTheyArise(t *testing.T) {
 	}
 }
 
-// In the millisecond of its own due time a key that was set again is still there.
-// It must not overwrite the older timer, which is owed, nor be lost itself.
+// In the millisecond of its own due time a key that was set again is still there. It must not overwrite the older
+// timer, which is owed, nor be lost itself.
 func TestSetAgainAndDueInThisMillisecond(t *testing.T) {
 	t.Parallel()
 	claim := func(x *index, _ string) []string {
@@ -304,8 +303,8 @@ func TestSetAgainAndDueInThisMillisecond(t *testing.T) {
 	}
 }
 
-// A timer that is extended in the very millisecond of its due time fires at the new
-// one only, although the event of that runs out is the first to be heard afterwards.
+// A timer that is extended in the very millisecond of its due time fires at the new one only, although the event of its
+// key running out is the first one heard.
 func TestExtendedInTheMillisecondOfTheDueTime(t *testing.T) {
 	t.Parallel()
 	for name, firstClaimed := range map[string]bool{"claimed": true, "owed": false} {
@@ -334,8 +333,8 @@ func TestExtendedInTheMillisecondOfTheDueTime(t *testing.T) {
 	}
 }
 
-// But if the key ran out and was set again, the event of that comes while the newer
-// timer is still to come, or is the second one.
+// But if the key ran out and was set again, the event of that comes while the newer timer is still to come, or is the
+// second one.
 func TestSetAgainAndHeardLate(t *testing.T) {
 	t.Parallel()
 	for name, late := range map[string]bool{"in time": false, "late": true} {
@@ -391,8 +390,7 @@ func TestEvictedThenSetAgainAfterItsDueTime(t *testing.T) {
 }
 
 // Redis does nothing for two seconds. The clock by which it counts a key's idle time stands still meanwhile, so a key
-// that
-// was set again then looks as if it had been set before its older timer was due. That one is owed all the same.
+// that was set again then looks as if it had been set before its older timer was due. That one is owed all the same.
 func TestSetAgainAfterAStall(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t, devserver.Directive("enable-debug-command", "local"))

@@ -15,11 +15,11 @@ type Counts struct {
 	// may be missing.
 	Lateness map[string]Lateness `json:"n,omitempty"`
 	Gaps     int64               `json:"g,omitempty"` // times in which keyspace events may have been missed
-	// Deaf is the channels of keyspace events that it may not subscribe to, each as ACL SETUSER grants it, and User its
-	// user in Redis.
+	// Deaf has the channels of keyspace events that it may not subscribe to, as ACL SETUSER grants them. User is its
+	// Redis user.
 	Deaf []string `json:"d,omitempty"`
 	User string   `json:"u,omitempty"`
-	// Wrong is the failures of its own checks.
+	// Wrong has its own failing checks.
 	Wrong []Wrong `json:"w,omitempty"`
 	// Drains says that it has seen overdue timers become fewer within a lease.
 	Drains bool `json:"o,omitempty"`
@@ -55,15 +55,15 @@ func (c *Counts) Clone() *Counts {
 	return &copied
 }
 
-// latenessBuckets is the number of buckets of a Lateness. The first one ends at 0.1 ms, each further one half as high
-// again, the last but one at 8 minutes; the last one has all above.
+// latenessBuckets is the number of buckets of a Lateness. The first ends at 0.1 ms, each next one at 1.5 times that,
+// the last but one at 8 minutes; the last has the rest.
 const latenessBuckets = 40
 
 // Lateness is a histogram of how late events were, with the same buckets in all timerds. In JSON it is the number of
 // the first bucket that is not empty, then the counts from that bucket to the last one that is not empty.
 type Lateness [latenessBuckets]int64
 
-// latenessEnd returns up to which lateness a bucket has events, in ms.
+// latenessEnd returns the upper end of a bucket, in ms.
 func latenessEnd(bucket int) float64 { return 0.1 * math.Pow(1.5, float64(bucket)) }
 
 // Add counts an event.

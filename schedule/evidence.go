@@ -21,7 +21,7 @@ type evidence struct {
 	losses  string
 	audited slots // of the partitions that this audit looked at
 	silent  int   // overlong times without a reading of the clock
-	asked   bool  // it has been found out whether the last mark still holds, or nobody will
+	asked   bool  // the last mark was checked, or will not be
 
 	reading        Millis    // the last reading of the clock
 	sent, received time.Time // it was made between these local instants; zero before any
@@ -61,7 +61,7 @@ func (e *evidence) latest() Millis {
 	return max(e.highest, e.reading.Add(time.Since(e.sent)))
 }
 
-// isBehind reports whether the clock shows less than it has shown before, for certain.
+// isBehind reports whether the clock certainly shows less than before.
 func (e *evidence) isBehind() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -94,7 +94,7 @@ func (e *evidence) known() (losses string, audited slots, silent int) {
 	return e.losses, e.audited, e.silent
 }
 
-// ask says that it has been found out whether the last mark still holds.
+// ask notes that the last mark was checked.
 func (e *evidence) ask() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -124,7 +124,7 @@ func (s *slots) add(slot int) { s[slot/64] |= 1 << (slot % 64) }
 
 func (s *slots) has(slot int) bool { return s[slot/64]>>(slot%64)&1 == 1 }
 
-// rows returns the first and the last of each row of slots that follow each other.
+// rows returns the first and the last slot of each run of consecutive ones.
 func (s *slots) rows() [][2]int {
 	var rows [][2]int
 	for slot := range len(s) * 64 {

@@ -40,7 +40,7 @@ func (ix *Index) Unchanged() (asked func() bool) {
 	return func() bool { return c.last.Load() != &l }
 }
 
-// UnusedSince has libraries of steps that nobody uses count as unused for so much longer.
+// UnusedSince makes unused libraries of steps count as unused for so much longer.
 func (n *Node) UnusedSince(longer time.Duration) {
 	for name := range n.unusedSince {
 		n.unusedSince[name] = n.unusedSince[name].Add(-longer)
@@ -53,7 +53,7 @@ func (n *Node) ForgetRefusal() { n.stepsRefused = time.Time{} }
 // StepsName returns the name of the library of steps.
 func (ix *Index) StepsName() string { return ix.scripts.Load().steps().name }
 
-// ReplaceInLua has the libraries of the schedule have another text in place of one, which must be there.
+// ReplaceInLua replaces a text in the libraries of the schedule, which must have it.
 func (ix *Index) ReplaceInLua(text, with string) {
 	old := ix.scripts.Load()
 	s := newScripts(old.maxPayload, ix.cluster, ix.db)

@@ -197,8 +197,7 @@ func TestFindTellsOfPayloads(t *testing.T) {
 }
 
 // BenchmarkFind tells how long a page takes among many timers, and the slowest of its commands, at the beginning, in
-// the middle, and
-// where nothing matches.
+// the middle, and where nothing matches.
 //
 //	go test ./schedule -run '^$' -bench Find -benchtime 5x
 func BenchmarkFind(b *testing.B) {

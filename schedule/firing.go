@@ -27,7 +27,7 @@ type Firing struct {
 	Ref     string // names the firing in the index
 	Key     keys.Key
 	Due     Millis
-	Attempt int // timerd's own count; 0 means that the payload says it, or 1
+	Attempt int // timerd's own count; 0: the payload's, or 1
 	Payload []byte
 	Status  Status
 	Trigger Trigger

@@ -12,7 +12,7 @@ import (
 // ErrGuardSlot says that a guard is of another slot of the cluster than its timer.
 var ErrGuardSlot = errors.New("a guard is of another slot than the timer")
 
-// Options of a record with the keys of its guards, and of a firing with the guard that has said no.
+// Options of a record: the keys of its guards; of a firing: the guard that has said no.
 const optionUnless, optionIf, optionRefused = "U", "I", "G"
 
 // In the value of optionRefused, unread precedes the guard that timerd may not read, and byRules follows the letter of

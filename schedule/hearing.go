@@ -93,9 +93,9 @@ type mark struct {
 	Slots [][2]int `json:"slots"`
 }
 
-// Mark leaves a mark in Redis. A timerd that starts after a time without any compares the server with it, to know
-// whether keys ran out meanwhile. Call it after sending a canary, whose key runs out soon, with the sections server and
-// stats of INFO from just before. It leaves no mark while an audit is outstanding. An older mark does no harm.
+// Mark leaves a mark in Redis. A timerd that starts when none is running compares the server with it, to know whether
+// keys ran out meanwhile. Call it after sending a canary, whose key runs out soon, with the sections server and stats
+// of INFO from just before. It leaves no mark while an audit is outstanding. An older mark does no harm.
 func (n *Node) Mark(ctx context.Context, info, canary string) error {
 	losses, audited, _ := n.evidence.known()
 	run := infoField(info, "run_id")
@@ -116,9 +116,9 @@ func (n *Node) Mark(ctx context.Context, info, canary string) error {
 	return nil
 }
 
-// recall finds out, once, whether nothing but deletions went unnoticed since the last mark. Call it while events are
-// heard and before canaries are sent: any later expiry is heard. Without a mark nothing is known; the next audit makes
-// up for that.
+// recall finds out, once, whether only deletions went unnoticed since the last mark. Call it while events are heard and
+// before canaries are sent: any later expiry is heard. Without a mark nothing is known; the next audit makes up for
+// that.
 func (n *Node) recall(ctx context.Context) error {
 	if losses, _, _ := n.evidence.known(); losses != "" {
 		return nil

@@ -132,8 +132,8 @@ func (ix *Index) LastHeartbeat(ctx context.Context) (at time.Time, ago time.Dura
 	return at, now.Val().Sub(at), nil
 }
 
-// Hearing records on the node's server whether a timerd hears all its events now, and returns which timerds do that
-// listen to the same. Each is believed for a time, by that server's clock.
+// Hearing records on the node's server whether a timerd hears all its events now, and returns the timerds of its group
+// that do. A record is believed for a time, by that server's clock.
 func (n *Node) Hearing(ctx context.Context, self Self, hears bool, believed time.Duration) (Hearing, error) {
 	at := n.claimsPartition()
 	names := []string{at.Hearing()}

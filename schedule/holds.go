@@ -66,8 +66,8 @@ type Resume struct {
 // Lasts reports whether the hold is in force at a time: whether no timer of the namespace is claimed.
 func (h *Hold) Lasts(at Millis) bool { return h.Resume == nil && (h.Until == 0 || at < h.Until) }
 
-// bounded returns the hold as a clock that is right would have made it: it begins at the latest now, and ends at the
-// latest after the time for which it was to last. Only one that a clock made which was ahead, and is back, differs.
+// bounded returns the hold as a correct clock would have made it: it begins by now, and ends at most its intended
+// length after now. Only a hold made while the clock was ahead differs.
 func (h Hold) bounded(now Millis) Hold {
 	lasts := cmp.Or(Millis(h.For), h.Until-h.Since) // an earlier version has written no For
 	if lasts > 0 && h.Until > now.Add(AheadBy)+lasts {
@@ -93,8 +93,7 @@ type HoldList struct {
 	Generation int64  // grows with each change; 0 if there never was a hold
 	Now        Millis
 	newest     int64 // the newest generation that a copy of the list has
-	// renamed has the names of fields that an earlier version has written otherwise. A change of their hold replaces
-	// them.
+	// renamed has the fields whose names an earlier version spelled differently. A change of their hold replaces them.
 	renamed map[keys.Namespace]string
 }
 
@@ -118,8 +117,8 @@ func (l *HoldList) Over(k keys.Key, due Millis) *Hold {
 	return nil
 }
 
-// MadeAhead returns the holds that a clock made which was ahead and is back, as one that is right would have made them.
-// Holds that are being resumed are not among them.
+// MadeAhead returns the holds that were made while the clock was ahead, as a correct clock would have made them. It
+// omits holds that are being resumed.
 func (l *HoldList) MadeAhead() (ahead []Hold) {
 	for _, h := range l.Holds {
 		if right := h.bounded(l.Now); h.Resume == nil && right != h {
@@ -174,7 +173,7 @@ func (l *HoldList) copied() int64 {
 // namespace does.
 const generationField = ":generation:"
 
-// nextField begins the name of the field that has when the next timer of a resume at a rate may fire.
+// nextField begins the name of the field with the time of the next timer of a resume at a rate.
 const nextField = ":next:"
 
 // Holds reads the list of holds. From then on a server with an older copy refuses claims of this Schedule.
@@ -316,7 +315,7 @@ func (l *HoldList) CopyTo(ctx context.Context, n *Node) (moving []keys.Partition
 // that.
 func (l *HoldList) Outdated() bool { return l.newest > l.Generation }
 
-// Learn takes over what another reading of the same list has found about how new the copies are.
+// Learn takes over the newest generation of a copy from another reading of the list.
 func (l *HoldList) Learn(other *HoldList) { l.newest = max(l.newest, other.newest) }
 
 // Renew makes a list newer than all of its copies.
@@ -345,8 +344,8 @@ type HeldPart struct {
 	Moving    bool  // its slot is moving, so nothing is known about it
 }
 
-// LookHeld returns the partitions of the node that have held timers, or that have timers of a namespace that were due
-// up to cutoff and that no claim has looked at yet. With cutoff 0 it looks for held timers only.
+// LookHeld returns the partitions of the node with held timers, or with timers of a namespace due up to cutoff that no
+// claim has looked at yet. With cutoff 0 it looks for held timers only.
 func (n *Node) LookHeld(ctx context.Context, cutoff Millis, of keys.Namespace) ([]HeldPart, error) {
 	var parts []HeldPart
 	args := []any{int64(cutoff), of.App, of.Module, of.Type}

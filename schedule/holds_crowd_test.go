@@ -201,9 +201,8 @@ func TestTooManyHolds(t *testing.T) {
 	}
 }
 
-// What a resume frees among many that another hold covers is claimed before all of these are moved, though claims had
-// looked at
-// it while it was held.
+// A timer that a resume frees among many under another hold is claimed before all of these are moved, though claims had
+// looked at it before.
 func TestFreedBesideHeldTimers(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

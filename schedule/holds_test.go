@@ -311,9 +311,8 @@ func TestResumeLeavesToAnother(t *testing.T) {
 	x.stateIs("shop:order:t:1", "held payload of shop:order:t:1")
 }
 
-// A step of a resume that comes after the list has changed does nothing; nor does a change of a list that somebody else
-// has
-// changed. A claim that knows of a hold which the server's copy has lost holds all the same.
+// A step of a resume does nothing after a change of the list; nor does a change of a list that somebody else has
+// changed. A claim that knows of a hold also holds if the server's copy has lost it.
 func TestStaleHolders(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

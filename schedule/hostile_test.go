@@ -31,8 +31,8 @@ func (x *index) copying(bytes int) time.Duration {
 }
 
 // Whatever a tenant's payloads are, and whatever arguments he gives, a call of the library holds Redis for a few ms, or
-// for a few times as long as copying its arguments takes. What the bounds are for took several times as long. Both are
-// measured by turns, until other processes have left them the processor.
+// for a few times as long as copying its arguments takes. The faults behind these bounds took several times as long.
+// Both are measured by turns, until other processes leave them the processor.
 func TestHostileCallsHoldRedisBriefly(t *testing.T) {
 	x := newLargeIndex(t)
 	filled := func(begin, part, end string) string {
@@ -124,8 +124,7 @@ func TestStatedAttemptsAmongManyValues(t *testing.T) {
 }
 
 // A hash whose JSON is just as long as a payload may be fires with it; one that is a byte longer fires without,
-// whatever its
-// characters become in JSON.
+// whatever its characters become in JSON.
 func TestHashesAtTheLimit(t *testing.T) {
 	t.Parallel()
 	x := newLargeIndex(t)

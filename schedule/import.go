@@ -274,8 +274,7 @@ func (i Imported) header() string {
 	return b.String()
 }
 
-// How much Import sends in one step, and so holds Redis for less than a millisecond or so: timers, and bytes of
-// payloads.
+// Limits of one step of Import, so that it holds Redis for about a millisecond at most: timers, and payload bytes.
 const (
 	importTimers = 16
 	importBytes  = 256 << 10
@@ -290,8 +289,8 @@ const (
 
 // Import sets timers as they were exported: with their own due times, past or not, they fire the same events. It
 // returns a result for each: nil, ErrThere, ErrTooManyRetries, ErrKeyRights, ErrGuardSlot or ErrExported, which change
-// nothing, or another error, after which the timer may be set. To set it again is safe: the result is ErrThere then,
-// and for a minute after it has fired. Payloads may have maxPayload bytes.
+// nothing, or another error, after which the timer may be set. To repeat this is safe: it returns ErrThere, also for a
+// minute after the timer has fired. Payloads may have maxPayload bytes.
 func (s *Schedule) Import(ctx context.Context, timers []Imported, maxPayload int) []error {
 	results := make([]error, len(timers))
 	var steps []importStep

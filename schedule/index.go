@@ -52,7 +52,7 @@ func (ix *Index) Client() redis.UniversalClient { return ix.rdb }
 func (ix *Index) IsCluster() bool { return ix.cluster }
 
 // Masters asks Redis for the servers that have partitions, and returns each with its partitions. The first one also
-// gets the partitions without a master: as it refuses these, they count as moving, and are not passed over in silence.
+// gets the partitions without a master: it refuses them, so they count as moving and are reported.
 func (ix *Index) Masters(ctx context.Context) ([]Master, error) {
 	masters, err := ix.topology.masters(ctx)
 	for i, m := range masters {
@@ -140,7 +140,7 @@ func (ix *Index) Clock(ctx context.Context) (time.Time, error) {
 	return time.Time{}, fmt.Errorf("schedule: read the clock of Redis: %w", last.err)
 }
 
-// blame names the server of a cluster that does not answer in an error that a call to it had, about a partition.
+// blame adds to an error the name of the cluster's silent server that has the partition.
 func (ix *Index) blame(p keys.Partition, err error) error {
 	if _, is := errors.AsType[net.Error](err); is && ix.ServerOf(p) != "" {
 		return Away{ix.ServerOf(p), err}

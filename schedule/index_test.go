@@ -20,9 +20,7 @@ import (
 
 const lease = 10 * time.Second
 
-// brief is for how long keys live, in ms, that are to run out while a test waits, but not before its next steps: a busy
-// machine
-// takes its time.
+// brief is the life in ms of keys that run out while a test waits, but not before its next steps on a busy machine.
 const brief = 2000
 
 const k = "app1:trans:notice:1"
@@ -293,7 +291,7 @@ func (x *index) isEmpty() {
 	}
 }
 
-// left returns what the index holds but for tombstones, and for what tells which server's data they are.
+// left returns the contents of the index without tombstones and the identity of the server's data.
 func (x *index) left() (left []string) {
 	x.t.Helper()
 	for _, field := range x.rdb.HKeys(x.t.Context(), keys.Single.Data()).Val() {

@@ -31,9 +31,9 @@ const loadTimeout = 2 * time.Second
 // Load checks the version of every server and puts this program's function library in place, with its payload limit,
 // replacing another one, and the library of the steps beside other versions' libraries. It returns the previous limit
 // in bytes if that was different, and otherwise 0. Its error wraps ErrRedisTooOld for a server that lacks functions. An
-// *AwayError has the masters of a cluster that could not be asked, while others could; EnsureLibrary loads the
-// libraries there once they answer, and where a server had no memory for them. Until then the steps run as scripts.
-// After an error the next call looks the masters up again.
+// *AwayError has the silent masters of a cluster. EnsureLibrary loads the libraries there once they answer, and where a
+// server had no memory for them. Until then the steps run as scripts. After an error the next call looks the masters up
+// again.
 func (s *Schedule) Load(ctx context.Context) (replaced int, err error) {
 	defer func() {
 		if err != nil {
@@ -262,8 +262,8 @@ func (n *Node) loadLibrary(ctx context.Context) error {
 	return nil
 }
 
-// TryLoad loads a library without functions, which changes nothing and is always an error: the server's reason for
-// which it cannot load any, or else that this one has no functions.
+// TryLoad loads a library without functions, which always fails and changes nothing. The error is the server's reason
+// to load no library, or else that this one has no functions.
 func (n *Node) TryLoad(ctx context.Context) error {
 	return n.server.FunctionLoad(ctx, "#!lua name="+LibraryName+"_trial\n").Err()
 }

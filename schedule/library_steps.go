@@ -13,8 +13,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// stepServers is which servers have the library of the steps, as far as this process has found it there. It is safe for
-// concurrent use.
+// stepServers has the servers on which this process has found the library of the steps. It is safe for concurrent use.
 type stepServers struct{ names sync.Map } // *redis.Client -> the name of the library
 
 // has reports whether a server has the library.
@@ -32,8 +31,8 @@ func (s *stepServers) set(server *redis.Client, name string, has bool) {
 	}
 }
 
-// load loads a library. A server that is out of memory refuses it, which it does not a script; a user may lack the
-// right. Then the steps run as scripts there until it is loaded.
+// load loads a library. A server that is out of memory refuses libraries, but no scripts; a user may lack the right.
+// Then the steps run as scripts there until it is loaded.
 func (s *stepServers) load(ctx context.Context, server *redis.Client, l stepLibrary) error {
 	err := server.FunctionLoad(ctx, l.text).Err()
 	if err != nil && strings.HasSuffix(err.Error(), fmt.Sprintf("Library '%s' already exists", l.name)) {
@@ -50,8 +49,8 @@ func (s *stepServers) load(ctx context.Context, server *redis.Client, l stepLibr
 // 100 kB.
 const refusedFor = 10 * time.Second
 
-// unusedFor is the time without a timerd that uses a library of steps after which it is deleted. A timerd without its
-// library loads it again, so this only spares one that begins from it.
+// unusedFor is the time without a user after which a library of steps is deleted. A timerd whose library is gone loads
+// it again; the wait only spares starting timerds that.
 const unusedFor = time.Minute
 
 // ensureSteps loads the library of the steps if it is not among the names of a server's, and deletes this database's
@@ -132,7 +131,7 @@ func (n *Node) unusedSteps(ctx context.Context, names []string) (unused []string
 	ctx, cancel := context.WithTimeout(ctx, loadTimeout)
 	defer cancel()
 	said, err := n.schedule.rdb.HVals(ctx, keys.Single.About()).Result()
-	if err != nil { // in a cluster it may be another master, which must not hold up this one
+	if err != nil { // in a cluster it may be another master, which must not delay this one
 		return nil
 	}
 	used := map[string]bool{}

@@ -185,8 +185,8 @@ func TestCancel(t *testing.T) {
 		t.Error("timer_cancel deleted a key that is no trigger key")
 	}
 
-	// Due but not yet claimed: there is still time, and the expired event that
-	// the deletion of the key causes is no evidence against it.
+	// Due but not yet claimed: there is still time, and the expired event that the deletion of the key causes is no
+	// evidence against it.
 	x.do("FCALL", "timer_set", 1, k, "p", "PX", 20)
 	x.awaitExpiry(k)
 	cancel("cancelled")

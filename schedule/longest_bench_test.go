@@ -15,8 +15,8 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// BenchmarkLongestStep tells how long a script or function holds Redis at worst, by what a hostile tenant may do:
-// longest-µs is the slowest of its calls in Redis's slow log.
+// BenchmarkLongestStep measures the longest time for which a hostile tenant can make a script or function hold Redis:
+// longest-µs is its slowest call in Redis's slow log.
 //
 //	go test ./schedule -run '^$' -bench LongestStep -benchtime 1x -count 5
 func BenchmarkLongestStep(b *testing.B) {

@@ -4,7 +4,7 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Holds may overlap. A timer is free when none covers it, and of several resumes that may be of it the narrowest
+// Holds may overlap. A timer is free when none covers it, and of several resumes that may cover it the narrowest
 // namespace decides.
 
 // isNarrower reports whether a namespace decides before another one: it has more parts, or comes first by name.

@@ -90,8 +90,8 @@ func (o *Observed) Add(other Observed) {
 // maxHeld bounds Hint.Held: tombstones are not kept for much longer.
 const maxHeld = 50 * time.Second
 
-// MovingError says that hints were not taken in because their slots are moving
-// from one server of a cluster to another. The others were.
+// MovingError says that hints were not taken in because their slots are moving from one server of a cluster to another.
+// The others were.
 type MovingError struct {
 	Hints []Hint // in their order
 	Err   error  // a server's answer about one of them
@@ -260,7 +260,7 @@ func appendGroup(args []any, g hintGroup, since Millis, held time.Duration) ([]a
 	return args, held
 }
 
-// observed is what became of the hints of a group.
+// observed is the outcome of a group's hints.
 type observed struct {
 	Observed
 	looked bool   // at any of them

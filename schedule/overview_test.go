@@ -56,8 +56,7 @@ func (x *index) auditCounts(set ...keys.Namespace) []schedule.NamespaceCount {
 }
 
 // Timers are counted where they are: pending, then due and claimed by nobody, then claimed, or owed because their key
-// was
-// set again.
+// was set again.
 func TestTimersAreCountedByState(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

@@ -9,8 +9,8 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// newOwedIndex returns an index with a timer that was set by a plain set or by timer_set,
-// whose expired event has come, and that nobody has claimed.
+// newOwedIndex returns an index with a timer that was set by a plain set or by timer_set, whose expired event has come,
+// and that nobody has claimed.
 func newOwedIndex(t *testing.T, plain bool) *index {
 	t.Helper()
 	x := newIndex(t)

@@ -40,7 +40,7 @@ func TestListWhileTimersLeave(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		spread int64
-		every  int // every so manieth listed timer leaves
+		every  int // every n-th listed timer leaves
 	}{
 		{"all", 1, 1},
 		{"some", 1, 20},

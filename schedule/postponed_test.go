@@ -103,8 +103,7 @@ func TestPostponedNeverSharesAnID(t *testing.T) {
 }
 
 // fireAll claims and settles until n firings were, and checks that no two share an id, of those before either, and that
-// none is
-// early.
+// none is early.
 func (x *index) fireAll(n int, before ...schedule.Firing) {
 	x.t.Helper()
 	ids := map[string]bool{}

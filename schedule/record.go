@@ -36,7 +36,7 @@ type Record struct {
 	expired  bool   // it fires because of its expired event
 	held     bool   // it was held, and becomes a dead letter
 	refused  string // of a firing: the option of the guard that has said no, or cannot be read
-	replayed Millis // 0 where it is no replay, nor follows one
+	replayed Millis // 0 unless it is a replay or follows one
 }
 
 // ParseRecord parses a record. ok is false if text is not one.

@@ -58,8 +58,8 @@ func (l *HoldList) Redraw(ctx context.Context, n *Node, h *Hold, ahead time.Dura
 	return held, nil
 }
 
-// Undraw begins the times of a resume at a rate anew: no timer has one any more that was drawn by a clock that was
-// ahead. Nothing happens if somebody has drawn times since the list was read.
+// Undraw begins the times of a resume at a rate anew, once no timer has one from a clock that was ahead. Nothing
+// happens if somebody has drawn times since the list was read.
 func (l *HoldList) Undraw(ctx context.Context, h *Hold) error {
 	args := []any{h.Namespace.String(), strconv.FormatFloat(h.next, 'f', 3, 64)}
 	if err := l.schedule.Run(ctx, l.schedule.step("hold_undraw"),

@@ -95,7 +95,7 @@ func (l *HoldList) Draw(ctx context.Context, h *Hold, count int, ahead time.Dura
 	return Draw{first, interval, count}, nil
 }
 
-// heldClock reads the clock that the times of holds are by.
+// heldClock reads the clock of the holds' times.
 func (s *Schedule) heldClock(ctx context.Context) (Millis, error) {
 	server, err := s.topology.server(ctx, keys.Single)
 	if err != nil {

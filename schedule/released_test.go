@@ -125,8 +125,8 @@ func TestShiftNeverSharesAnID(t *testing.T) {
 	})
 }
 
-// A shifted timer that has moved back for its id waits for the due time of that id. Its wait is no resume's doing,
-// which would end with a clock that was ahead.
+// A shifted timer that has moved back for its id waits for the due time of that id. That wait is not of a resume, and
+// does not end with a clock that was ahead.
 func TestShiftedTimersThatMoveBackWait(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

@@ -14,8 +14,7 @@ import (
 // errNoOccurrence says why a repetition cannot begin.
 var errNoOccurrence = errors.New("no such time in the next eight years, or before its end")
 
-// follow returns the step after a firing, at the moment: to occurrence number next, the first one of a repetition
-// without a plan.
+// follow returns the step from a firing to occurrence number next, at the time of f.Now.
 func (s *Schedule) follow(f *Firing, next int64) (cron.Step, error) {
 	o := f.Occurrence
 	spec, err := s.specs.Parse(o.Repeat)
@@ -34,7 +33,7 @@ func (s *Schedule) follow(f *Firing, next int64) (cron.Step, error) {
 	return step, nil
 }
 
-// What settle_repeat takes for a due time where there is none.
+// Arguments of settle_repeat in place of a due time.
 const nothingFollows, planAgain = 0, -1
 
 // arming returns the due time of the occurrence after a firing, as settle_repeat takes it. An occurrence that this

@@ -362,9 +362,8 @@ func TestKeySetWhileOccurrencesAreMadeUpFor(t *testing.T) {
 	x.nextIs(at, "payload new state pending repeat every 100ms occurrence 3")
 }
 
-// An occurrence that fires at another time than its own is noted, and one that another firing has the id of comes a
-// little later.
-// Those after it do not.
+// An occurrence that fires at another time than its own is noted. If another firing has its id, it comes a little
+// later, and later ones do not.
 func TestOccurrencesShareNoID(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

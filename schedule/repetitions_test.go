@@ -105,7 +105,7 @@ func TestRepetitionsSayEverything(t *testing.T) {
 	}
 }
 
-// Where so many others are firing that an occurrence is not found, that is said, and not that it does not repeat.
+// If too many others are firing to find an occurrence, the error says so, and not that it does not repeat.
 func TestRepetitionAmongManyFirings(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -125,9 +125,8 @@ func TestRepetitionAmongManyFirings(t *testing.T) {
 	}
 }
 
-// What a key repeats by is found among large firings of the key that are owed, by reading the last of them; and where
-// too much
-// would have to be read that is said.
+// The repetition of a key is found among its large owed firings by reading the last of them; if that is too much to
+// read, the error says so.
 func TestRepetitionAmongLargeFirings(t *testing.T) {
 	t.Parallel()
 	x := newLargeIndex(t)

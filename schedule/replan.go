@@ -9,9 +9,8 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// A settlement gives the next occurrence of a timer the time of its arming as serial. So a serial of later than now
-// tells, for as long as the clock was ahead, that it was armed by a clock that was. What would have come between is
-// planned again.
+// The serial of an occurrence is the time of its arming. A serial later than now shows that the clock was ahead then.
+// The occurrences that it skipped are planned again.
 
 const (
 	// replanPage and replanPerCall bound the occurrences read, and planned again, by one call: some 0.3 ms, or 2 with

@@ -51,9 +51,9 @@ func newIndexWithClock(t *testing.T) (*index, *lab.Clock) {
 	return newIndex(t, devserver.Environment(clock.Environment()...)), clock
 }
 
-// Redis's clock is an hour ahead for a while: what fell due fires, and what follows was armed by that clock. Once it is
-// back, that is
-// planned again, on its grid, and without an occurrence that has fired. What lies ahead for another reason stays.
+// Redis's clock is an hour ahead for a while: due occurrences fire, and that clock arms the next ones. Once it is back,
+// these are planned again, on their grid, without an occurrence that has fired. Occurrences that lie ahead for another
+// reason stay.
 func TestOccurrencesArmedByAClockThatWasAhead(t *testing.T) {
 	t.Parallel()
 	x, clock := newIndexWithClock(t)

@@ -20,7 +20,7 @@ import (
 )
 
 // Wait is the wait of the timers of a server that may have older data than before: it restarted, was promoted, or has
-// got a backup. Each claim finds out whether it is one, in the step itself.
+// got a backup. Each claim finds that out, in the step itself.
 type Wait struct {
 	Server string // host:port of a master of a cluster; "" for a single Redis
 	Until  Millis // timers due until then wait; when it was found out
@@ -40,14 +40,14 @@ func (w Wait) Has(p keys.Partition) bool {
 	return waits
 }
 
-// Holds reports whether a timer with a due time that no claim takes, and no hold covers, waits so.
+// Holds reports whether an unclaimed timer without a hold waits so, by its due time.
 func (w Wait) Holds(p keys.Partition, due Millis) bool { return w.Has(p) && due <= w.partitions[p] }
 
 // waitsWithin bounds the look for what waits on one server.
 const waitsWithin = 5 * time.Second
 
-// Waits returns what waits on each server: none if no server has older data. With an *AwayError it is what waits on the
-// servers that answer.
+// Waits returns the wait of each server with older data. With an *AwayError these are the waits of the servers that
+// answer.
 func (s *Schedule) Waits(ctx context.Context) ([]Wait, error) {
 	masters, err := s.Masters(ctx)
 	if err != nil {
@@ -236,8 +236,8 @@ func (s *Schedule) nodeOn(server *redis.Client) *Node {
 	return s.nodes[server]
 }
 
-// compareData has the timers wait of a server whose data may be older than before, and then claims go on. If the server
-// is known to have lived since its data were compared, none wait.
+// compareData makes the timers of a server with perhaps older data wait; then claims go on. If the server is known to
+// have lived since its data were compared, none wait.
 func (n *Node) compareData(ctx context.Context) error {
 	s, m, last := n.schedule, n.Master(), int64(-1)
 	err := m.RunOver(ctx, s.step("last_beat"), Chunk, nil, func(cmd *redis.Cmd) error {
@@ -285,8 +285,8 @@ func (s *Schedule) compareDataOf(ctx context.Context, requests []ClaimRequest) e
 }
 
 // SetDuplicates sets the duplicate window of the stream of firings, or the age of a younger stream. A failover or
-// restart is forgiven if timerd was seen in the first half of it: within the other half JetStream drops second events.
-// Default: 0, none is.
+// restart is forgiven if the last heartbeat is younger than half of it: JetStream then drops second events. Default: 0,
+// none is.
 func (s *Schedule) SetDuplicates(window time.Duration) { s.forgiven.Store((window / 2).Milliseconds()) }
 
 // lastWait is the last wait that has ended, as a claim tells of it.

@@ -12,7 +12,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// isRestored has the data be those of another server, with the last heartbeat some time ago.
+// isRestored makes the data another server's, with the last heartbeat some time ago.
 func (x *index) isRestored(age time.Duration) {
 	x.t.Helper()
 	x.do("HSET", keys.Single.Data(), ":i:", "another", ":s:", x.redisNow()-age.Milliseconds())

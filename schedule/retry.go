@@ -41,9 +41,8 @@ const tooManyRetries = -2
 // Retry sets a timer again, once per event id however often it is called, until TrimRetried forgets the id. It returns
 // when the timer is due, or ok false where the event's retry was set before. If the key was set again, the retry waits
 // beside the newer timer and both fire; if too many wait there, the error is ErrTooManyRetries. A retry whose due time
-// has passed fires at once. A guard of another slot of a cluster is an ErrGuardSlot. Its event has an id of its own:
-// if another event has that id, the due time moves by some ms. After any other error it may or may not have been set;
-// calling again is safe.
+// has passed fires at once. A guard of another slot of a cluster is an ErrGuardSlot. If another event has its id, the
+// retry's due time moves by some ms. After any other error it may or may not have been set; calling again is safe.
 func (s *Schedule) Retry(ctx context.Context, r Retry) (due Millis, ok bool, err error) {
 	header := map[Status]string{PayloadMissing: "m", PayloadTooLarge: "l"}[r.Status] + options(r.Late) +
 		guardOptions(r.Guards) +

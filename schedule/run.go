@@ -90,8 +90,8 @@ func pipeline(ctx context.Context, server *redis.Client, step Script, calls []Ca
 	replies []*redis.Cmd) (unknown []int) {
 	pipe := server.Pipeline()
 	for _, i := range todo {
-		// No key has the prefix as its name. So the server refuses the step before it
-		// begins while the slot is moving and the index may be torn apart.
+		// No key has the prefix as its name. So the server refuses the step before it begins while the slot is moving
+		// and the index may be torn apart.
 		replies[i] = step.queue(ctx, pipe, server, []string{calls[i].Partition.Prefix()}, calls[i].argsOn(server))
 	}
 	_, _ = pipe.Exec(ctx) // each reply has its own error

@@ -90,8 +90,7 @@ const (
 type Look struct {
 	Within time.Duration // a timer due within it counts
 	Lease  time.Duration
-	// Every is after what time at most each partition of a cluster is looked at, whatever is known of it: at most a
-	// lease.
+	// Every is the longest time between two looks at each partition of a cluster: at most a lease.
 	Every time.Duration
 	All   bool // all partitions are looked at, as nothing is known of them
 }

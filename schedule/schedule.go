@@ -27,7 +27,7 @@ const DefaultMaxPayload = 256 << 10
 const (
 	MaxHints = 128 // hints that one observe call takes in
 	MaxClaim = 128 // firings that one claim call returns
-	// maxPartitions is in how many partitions of a cluster one call claims or takes in hints: each takes 15 to 30 µs.
+	// maxPartitions limits the partitions of one call that claims or takes in hints: each takes 15 to 30 µs.
 	maxPartitions = 32
 	MaxClaimBytes = 3 << 18 // payload bytes that one claim call returns, about
 )

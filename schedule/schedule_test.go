@@ -278,8 +278,7 @@ func TestOwedIsNeverOverwritten(t *testing.T) {
 	}
 }
 
-// Extended, persisted, or set to the same again, before or after it was due: what
-// no event tells is decided for the key as it is now.
+// Extended, persisted, or set to the same again, before or after it was due: without an event the present key decides.
 func TestLostEventsHealAtTheClaim(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -325,9 +324,8 @@ func TestLostEventsHealAtTheClaim(t *testing.T) {
 			if err := x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 				t.Fatal(err)
 			}
-			// That a deletion nobody heard of fires is a known limit; and so does a
-			// value that was replaced shortly before a downtime's due time. Redis
-			// tells when it was to within three seconds.
+			// A known limit: after a deletion that nobody heard of it fires, and also if the value was replaced shortly
+			// before a due time in a downtime, as Redis tells the time of that to within three seconds.
 			want := []string{"a:b:c:deleted deadline deleted"}
 			replaced := "a:b:c:replaced deadline replaced"
 			if !c.events && c.before < 1000 {
@@ -364,8 +362,7 @@ func TestContestedWhoseEventWasLost(t *testing.T) {
 }
 
 // The living have the same order for all: by their ids, and timerds unable to publish last. A timerd that stopped, or
-// whose heartbeat lies
-// ahead, is not among them.
+// whose heartbeat lies ahead, is not among them.
 func TestRanks(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

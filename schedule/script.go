@@ -76,7 +76,7 @@ func newVirtualScripts(maxPayload, db int) *scripts {
 	return makeScripts(maxPayload, false, db, []string{"clock", "ttl"})
 }
 
-// makeScripts returns the libraries and scripts; in them some rooms are those for a virtual clock.
+// makeScripts returns the libraries and scripts; virtual names their rooms for a virtual clock.
 func makeScripts(maxPayload int, cluster bool, db int, virtual []string) *scripts {
 	partition, within, tell := "partition_single", int64(math.MaxInt64), "PUBLISH"
 	if cluster {
@@ -99,7 +99,7 @@ func makeScripts(maxPayload int, cluster bool, db int, virtual []string) *script
 	return s
 }
 
-// makeLibrary puts the library together that clients call.
+// makeLibrary assembles the library that clients call.
 func (s *scripts) makeLibrary() string {
 	var b strings.Builder
 	for _, name := range filesIn(lua, "lua/functions") {
@@ -108,7 +108,7 @@ func (s *scripts) makeLibrary() string {
 	return s.rooms.assemble("#!lua name="+LibraryName+"\n"+mustRead(lua, libraryFile), b.String())
 }
 
-// makeSteps puts the library of the steps together.
+// makeSteps assembles the library of the steps.
 func (s *scripts) makeSteps(prefix string) stepLibrary {
 	var b, register strings.Builder
 	b.WriteString("local steps = {}\n")

@@ -145,7 +145,7 @@ func listed(kind OutcomeKind) int {
 // does nothing else meanwhile.
 const perCall = 256
 
-// isDone reads a reply that says no more than that it was done.
+// isDone reads a reply without content.
 func isDone(reply *redis.Cmd, _ []int) error { return reply.Err() }
 
 func isRepeating(o Outcome) bool { return o.repeats() }

@@ -39,8 +39,8 @@ const (
 type Stored struct {
 	Kind  OutcomeKind   // OutcomeFired for events, OutcomeDead for dead letters without an event
 	Lease time.Duration // of the claims of repeating timers
-	// Known is the last due time that the schedule can know of. Of a key with a message of a later due time, another
-	// timer is doubtful: it may be that one at another due time.
+	// Known is the last due time that the schedule can know of. If a message is due later, another timer of its key is
+	// doubtful: it may be the same one at another due time.
 	Known Millis
 	// Dry has EndStored change nothing. Of several occurrences of a timer the later ones are StoredUnclear.
 	Dry bool
@@ -53,7 +53,7 @@ const storedPerCall, storedPerRound = 64, 128
 // EndStored ends the timers whose messages a stream has, as settling does: once Redis was restored from a backup, or
 // lost its last writes in a failover, it has them again. Timers that repeat get the occurrence after the stored one.
 // ids are in the order of the stream. Where slots are moving it waits for them, for a time. It returns an outcome for
-// each, also beside an error: StoredNone then may be another one. It is safe to repeat.
+// each, also beside an error: then a StoredNone may be wrong. It is safe to repeat.
 //
 // A process that dies while it ends a timer that repeats leaves that claimed. Then EndStored must be repeated before
 // the lease ends, or else the occurrence may be published again, under the same id.

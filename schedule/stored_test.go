@@ -14,7 +14,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// backup is all that was in Redis.
+// backup is a copy of all data in Redis.
 type backup struct {
 	values map[string]string
 	ends   map[string]time.Duration // since 1970; without the keys that have no TTL

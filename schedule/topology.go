@@ -23,7 +23,7 @@ type Master struct {
 	Server     *redis.Client
 	Partitions []keys.Partition
 
-	nobodys []keys.Partition // that no master has; of the first one alone
+	nobodys []keys.Partition // without a master; of the first one alone
 }
 
 func (m Master) client() *redis.Client { return m.Server }

@@ -15,7 +15,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// A slot that no master has is not passed over in silence. go-redis takes any node for its master, also a replica.
+// A slot without a master is reported. go-redis takes any node for its master, also a replica.
 func TestClusterSlotWithoutAMaster(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
@@ -103,8 +103,8 @@ func TestClusterSinceOfSlotsThatCame(t *testing.T) {
 	}, "a claim")
 }
 
-// A server that says that no slot has a master has left its cluster, or is in none: that there are no timers is not
-// said then.
+// A server that knows no slot with a master has left its cluster, or is in none: it must not count as one without
+// timers.
 func TestClusterWithoutMasters(t *testing.T) {
 	t.Parallel()
 	cluster := testenv.Cluster(t, 1, true)

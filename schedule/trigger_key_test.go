@@ -52,8 +52,8 @@ func TestCancelInTheMillisecondOfTheClaim(t *testing.T) {
 	}
 }
 
-// A trigger key that Redis has not removed yet when its timer is claimed must not
-// be reported as expired ages later, when nobody remembers the firing.
+// A trigger key that Redis has not removed yet when its timer is claimed must not be reported as expired ages later,
+// when nobody remembers the firing.
 func TestClaimsLeaveNoTriggerKeyBehind(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

@@ -15,8 +15,8 @@ import (
 )
 
 // Open returns the schedule as New does. If the installation of a single Redis is virtual, its steps go by the virtual
-// clock. A Redis that does not answer within a second counts as one that is not; so does one whose user may not read
-// the identity of the installation.
+// clock. A Redis that is silent for a second, or whose user may not read the identity of the installation, counts as
+// not virtual.
 func Open(ctx context.Context, rdb redis.UniversalClient, maxPayload int) *Schedule {
 	if _, isCluster := rdb.(*redis.ClusterClient); isCluster {
 		return New(rdb, maxPayload)

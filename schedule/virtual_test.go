@@ -32,7 +32,7 @@ func TestAwaitKeysLeavesNothing(t *testing.T) {
 }
 
 // A flush leaves data that are as old as before, so nothing waits to be compared with the streams, however long ago the
-// last heartbeat was. What does wait after a restore is no rest for an advance.
+// last heartbeat was. An advance does not rest while timers wait after a restore.
 func TestAdvanceAfterFlushAndRestore(t *testing.T) {
 	rdb := testenv.Redis(t).Client()
 	if err := schedule.MakeVirtual(t.Context(), rdb, "a"); err != nil {

@@ -78,7 +78,7 @@ func TestNoWakeMessageOfTimersThatBecomeContested(t *testing.T) {
 	}
 }
 
-// The function library is that of all databases: what knows its own is not in it.
+// All databases share the function library, so it has nothing that knows a database.
 func TestOneLibraryServesAllDatabases(t *testing.T) {
 	t.Parallel()
 	w := newTwins(t)

@@ -16,8 +16,7 @@ local function has_many(payload)
   return false
 end
 
--- payload_attempt returns the attempt that a payload states, or 1; that of one with too many values is known only when
--- it fires.
+-- payload_attempt returns the attempt that a payload states, or 1, also for too many values: it is known when it fires.
 local function payload_attempt(payload)
   if entry.may_state_attempt(payload) and not has_many(payload) then
     local ok, object = pcall(cjson.decode, payload)
@@ -27,8 +26,8 @@ local function payload_attempt(payload)
   return 1
 end
 
--- firing_of returns of a key's firing that is not settled when it was due, its record and its state, or nil. If too
--- many are firing to find it, one that fired lately counts.
+-- firing_of returns the due time, record and state of an unsettled firing of a key, or nil. If too many are firing to
+-- find it, one that fired lately counts.
 local function firing_of(key)
   local ref, state = states.first_unclaimed(key)
   if ref and string.find(ref, '^%d+:0:') then state = 'pending' end -- it is to be planned

@@ -25,8 +25,8 @@ function apps.announce(app, doubted)
   if not doubted then redis.pcall('PUBLISH', WAKE, 'app ' .. app) end
 end
 
--- apps.doubt doubts the apps that a partition knows and an audit that began at began has not met, or forgets those
--- doubted before. It returns how many were forgotten, and how many it knew.
+-- apps.doubt doubts the known apps that the audit begun at began has not met, or forgets those doubted before. It
+-- returns how many were forgotten, and how many it knew.
 function apps.doubt(began, met)
   local is_met = {}
   for i = 1, #met do is_met[met[i]] = true end

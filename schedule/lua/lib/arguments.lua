@@ -32,15 +32,15 @@ function arguments.parse_integer(s)
   if s and #s <= MAX_INTEGER and string.find(s, '^-?%d+$') then return tonumber(s) end
 end
 
--- word returns an argument in capitals; nothing for one that is too long for any option, or missing.
+-- word returns an argument in capitals, or an empty text if it is missing or longer than any option.
 function arguments.word(s) return s and #s <= arguments.MAX_WORD and string.upper(s) or '' end
 
--- arguments.too_large says that a payload is.
+-- arguments.too_large returns the fault of a payload that is too large.
 function arguments.too_large(payload)
   return 'the payload has ' .. #payload .. ' bytes, at most ' .. int(MAX_PAYLOAD) .. ' are allowed'
 end
 
--- arguments.too_many says that arguments are.
+-- arguments.too_many returns the fault of too many arguments.
 function arguments.too_many(args) return #args .. ' arguments, at most ' .. arguments.MAX_ARGUMENTS
   .. ' are allowed' end
 

@@ -24,11 +24,11 @@ local function fire_one(member, due, record, lease_end, take_out)
   return firings.add(member, tonumber(due), record, lease_end)
 end
 
--- batch.move moves pending timers, as many as there are records, to where fire puts them, with the same commands for
--- all of them. Their due times are given in text. Without a lease_end they are held. It returns their refs. fire_beside
--- adds a timer whose ref another firing has; without it batch.move then returns nil and has done nothing. take_out
--- takes so many of the timers out of due, if there is a cheaper way than ZREM. What cannot be seen is written first: if
--- a command is refused there, for want of a right to it, no timer has moved.
+-- batch.move turns pending timers, as many as there are records, into firings, by the same commands for all. dues are
+-- in text. Without a lease_end they are held. It returns their refs. fire_beside adds a timer whose ref another firing
+-- has; without it batch.move then returns nil and has done nothing. take_out takes a number of timers out of due in a
+-- cheaper way than ZREM. Invisible keys are written first: if one of these commands is refused, for want of a right, no
+-- timer has moved.
 function batch.move(members, dues, records, lease_end, fire_beside, take_out)
   local n = #records
   if n == 1 then

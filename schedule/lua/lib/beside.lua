@@ -24,8 +24,8 @@ function beside.forget(member, key, kind)
   if string.byte(name) == 115 then redis.call('ZREM', run.prefix .. 'aside', member) end
 end
 
--- jump returns by how many ms the nth try to find a free ms is off: some single steps, then any of a number that
--- doubles with each try. So the tries stay few, however many are taken.
+-- jump returns the offset in ms of the nth try to find a free ms: single steps, then random ones below a bound that
+-- doubles. So the tries stay few, however many are taken.
 local STEPS = 8
 function beside.jump(n)
   if n <= STEPS then return n end
@@ -40,8 +40,8 @@ function beside.put(key, name, due, record, kind)
 end
 
 -- beside.add has a retry wait beside a newer timer until the time due, or a little later if another one has that time.
--- It returns when it is due, or nil if too many wait beside this key's timer already. kind is as in index.put. aside is
--- what its name begins with: nothing, or an s. until_then is when it is to be claimed, if that is not the same.
+-- It returns when it is due, or nil if too many wait beside this key's timer already. kind is as in index.put. aside
+-- begins its name: nothing, or an s. until_then is the time of its claim, if that differs.
 function beside.add(key, due, attempt, record, kind, aside, until_then)
   aside = aside or ''
   if #beside.members(key, beside.MOST - 1, 1) > 0 then return nil end
@@ -56,10 +56,10 @@ function beside.add(key, due, attempt, record, kind, aside, until_then)
   return at
 end
 
--- rearm sets a timer that waited for something else until then, for a time that lies ahead: with its trigger key, or
--- beside the newer timer of its key. It returns when it is due and its member of due, or nil if too many wait beside
--- that timer already. Between two occurrences of a repetition the key is kept for the next one. The user's key comes
--- first: if timerd may not write it, the timer waits without one. kind is as in index.put.
+-- rearm sets a timer, after another wait, for a time ahead: with its trigger key, or beside the newer timer of its key.
+-- It returns when it is due and its member of due, or nil if too many wait beside that timer already. Between two
+-- occurrences of a repetition the key is kept for the next one. The user's key comes first: if timerd may not write it,
+-- the timer waits without one. kind is as in index.put.
 function beside.rearm(key, due, attempt, record, kind)
   local was = index.pending(key)
   if was == due then due = due + 1 end

@@ -6,9 +6,8 @@ function claims.begin() run.explained, run.nexts = {}, {} end
 
 local NONE = {}
 
--- claims.note notes that timers of a partition were claimed: what happened to their keys until then is explained. But a
--- contested timer waits for an event of its key. contested_until is what data has in the field :?:, and next_due is
--- when something is to be claimed there again.
+-- claims.note notes claimed timers of a partition: they explain the earlier events of their keys. But a contested timer
+-- waits for an event of its key. contested_until is the field :?: of data, and next_due the time of the next claim.
 function claims.note(claimed, contested_until, next_due)
   local contested = NONE
   if #claimed > 0 and tonumber(contested_until or 0) > clock.real() then

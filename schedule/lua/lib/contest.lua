@@ -23,26 +23,24 @@ function contest.check_ran_out(key, due, record)
   return current ~= nil and entry.value(current) ~= entry.value(record)
 end
 
--- contest decides about a timer that the index has due while its key lives on, with another TTL or with none. There are
--- two cases:
---   1. The key changed before the due time, and we have not heard of it. Nothing is
---      owed.
+-- contest.judge decides about a timer that the index has due while its key lives on, with another TTL or with none.
+-- There are two cases:
+--   1. The key changed before the due time, and we have not heard of it. Nothing is owed.
 --   2. The key ran out, which is owed, and was set again.
 -- In case 2 Redis sent an expired event before any other. So if the caller has heard every event since the due time, it
 -- is case 1, unless that event is still on its way. The old timer therefore stays, contested, until GRACE is over. If
 -- the event comes, the timer is owed after all.
---   A caller that may have missed events goes by contest.check_ran_out. So does everybody if the key
--- was gone before its due time, evicted for example: then no expired event will come. It is asked now in any case:
--- later the newer timer may have fired or been cancelled, and then the key says nothing any more.
---   since is the time from which on the caller has heard every event. lease_end is
--- the end of the claimer's lease, or 0. unconfirmed says that an event of a change is why the timer is contested: most
--- probably the event of this very change, and then no expired event is on its way. It returns the ref of an owed
--- firing, or nil. The caller takes in the key's own state afterwards (follow): of a contested timer's key that is
--- another timer; unless own_is_new says that the caller puts that in its place.
+--   A caller that may have missed events goes by contest.check_ran_out. So does everybody if the key was gone before
+-- its due time, evicted for example: then no expired event will come. It is asked now in any case: later the newer
+-- timer may have fired or been cancelled, and then the key says nothing any more.
+--   since is the time since which the caller has heard every event. lease_end is the end of the claimer's lease, or 0.
+-- unconfirmed says that an event of a change has led here: most probably that of this very change, and then no expired
+-- event is on its way. It returns the ref of an owed firing, or nil. Afterwards the caller takes in the key's own state
+-- (contest.follow), which is another timer if this one is contested; own_is_new says that the caller sets that one.
 function contest.judge(key, due, since, lease_end, unconfirmed, own_is_new)
   local record = redis.call('HGET', run.data, key) or 'm:'
   local owed = contest.check_ran_out(key, due, record)
-  -- If one of this key is contested already, events are late by more than a whole life.
+  -- If one of this key is contested already, events are late by more than a timer's life.
   local about = int(due) .. (owed and '!' or '') .. (unconfirmed and '?' or '') .. '/' .. record
   local expires = not string.find(entry.flags(record), '[eu]')
   if expires and due >= since and redis.call('HEXISTS', run.data, ':?:' .. key) == 0 then
@@ -55,8 +53,8 @@ function contest.judge(key, due, since, lease_end, unconfirmed, own_is_new)
   return firings.move_one(key, due, record, lease_end)
 end
 
--- contest.read returns of a key's contested timer when it was due, its record, whether it counts as run out, and
--- whether it is unconfirmed; or nil. With ':d:' as name_prefix it reads the dismissed one.
+-- contest.read returns the due time and record of a key's contested timer, whether it counts as run out, and whether it
+-- is unconfirmed; or nil. With ':d:' as name_prefix it reads the dismissed one.
 function contest.read(key, name_prefix)
   local about = redis.call('HGET', run.data, (name_prefix or ':?:') .. key) or ''
   local due, owed, unconfirmed, at = string.match(about, '^(%d+)(!?)(%??)/()')

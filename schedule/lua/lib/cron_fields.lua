@@ -51,7 +51,7 @@ local function field_number(field, text)
   if n and n >= field.low and n <= field.high then return n end
 end
 
--- item_fault is the fault of an item. why says more than that it is none.
+-- item_fault is the fault of an item. why is a closer reason, or nil.
 local function item_fault(field, item, why)
   return field.name .. ' ' .. abbreviate(item) .. ': ' .. (why and why .. '; ' or '') .. 'want * or numbers from '
     .. field.low

@@ -25,8 +25,7 @@ function entry.with_value(occurrence, record)
   return 'p' .. string.gsub(marks, 'p', '') .. string.match(occurrence, '^%d*%a*([^:]*)') .. string.sub(record, n)
 end
 
--- entry.may_be_absent reports whether the key of a pending timer's record is known to be gone perhaps, although nobody
--- deleted it.
+-- entry.may_be_absent reports whether a pending timer's key may be gone, by its record, although nobody deleted it.
 function entry.may_be_absent(record) return string.find(entry.flags(record), '[eu]') ~= nil end
 
 -- entry.may_state_attempt reports whether a payload may state its attempt, as a JSON object with a field attempt,

@@ -68,7 +68,7 @@ end
 -- names: no more than OWED_BYTES of keys, which take about a ms.
 firings.MOST_OWED, firings.OWED_BYTES, firings.MOST_CLAIMED = 1000, 300000, 1000
 
--- firings.given returns the first refs of a key's firings that may be claimed by nobody.
+-- firings.given returns the first refs of a key's firings that may be unclaimed.
 function firings.given(key)
   local begin, most = owing.key_prefix(key), math.min(firings.MOST_OWED, math.floor(firings.OWED_BYTES / #key))
   local names = owing.of_key('owed', key, 0, most)
@@ -79,8 +79,8 @@ end
 -- The part before the key in a ref has fewer bytes than this.
 local MOST_BEFORE_KEY = 32
 
--- firings.claimed returns the ref of a firing of a key that somebody has claimed, and that is wanted, if that is given.
--- Without one it returns nil, and whether all claimed firings were looked at: only then there is none.
+-- firings.claimed returns the ref of a claimed firing of a key, one for which is_wanted returns true if it is given.
+-- Otherwise it returns nil, and whether it has looked at all claimed firings.
 function firings.claimed(key, is_wanted)
   local refs = redis.call('ZRANGE', run.firing, '(0', '(' .. HELD_TEXT, 'BYSCORE', 'LIMIT', 0, firings.MOST_CLAIMED)
   local ending = ':' .. key

@@ -6,7 +6,7 @@ local function kind_of(score)
   return scores.may_be_published(score) and 'kept' or scores.is_unclaimed(score) and 'freed' or 'reclaimed'
 end
 
--- hold holds a firing that is owed. That it was to become a dead letter is forgotten.
+-- hold holds an owed firing. It is no longer to become a dead letter.
 local function hold(t, ref, due, record)
   index.rescore({ int(HELD + due), ref })
   if string.find(entry.flags(record), 'h', 1, true) then
@@ -15,8 +15,8 @@ local function hold(t, ref, due, record)
   t.room = t.room - #record
 end
 
--- wait has a firing that nobody can have published wait for the comparison of a restored Redis. That it was to become a
--- dead letter stays.
+-- wait makes a firing that cannot have been published wait for the comparison of a restored Redis. If it was to become
+-- a dead letter, it still is.
 local function wait(t, ref, due, record)
   index.rescore({ int(HELD + due), ref })
   t.room = t.room - #record

@@ -1,9 +1,9 @@
--- How many held timers one step of a resume looks at, of how many bytes, about, and how many are read at a time: how
--- long their keys are is not known before.
+-- Limits of one step of a resume: the held timers, about their bytes, and the timers read at a time, as the lengths of
+-- keys are unknown before.
 local MOST_LOOKED, MOST_LOOKED_BYTES, HELD_SLICE = 1000, 65536, 64
 
--- How many arguments a rival has: app, module and type of its namespace, empty for any, up to which due time it
--- releases as it says, and 1 if its namespace is the narrower one, else 0. A rival is another resume that may be of the
+-- The number of a rival's arguments: app, module and type of its namespace, empty for any, its cutoff (timers due later
+-- are owed at once), and 1 if its namespace is the narrower one, else 0. A rival is another resume that may cover the
 -- same timers.
 local RIVAL_ARGUMENTS = 5
 
@@ -24,12 +24,11 @@ local function is_rivals(ARGV, first_rival, a, m, t, due, cutoff)
   return false
 end
 
--- held.find returns the refs of some held timers of a namespace that no other hold covers, in the order of their dues,
--- most at most, and then from where to go on: the score of the last one that was looked at, how many of that score were
--- passed over and stay, and whether that was the last one; and how many of the timers due until the cutoff other holds
--- cover. score and skip are from such an answer; 0 and 0 begin. An empty part of the namespace stands for any. A hold
--- that is being resumed covers nothing; the rivals begin at an argument. Timers that wait in a restored Redis count as
--- kept by another hold.
+-- held.find returns the refs of held timers of a namespace that no other hold covers, most at most, by due time; then
+-- the place to go on: the score of the last timer looked at, how many of that score were passed over and stay, and
+-- whether it was the last of all; then how many timers due until the cutoff other holds cover. score and skip are from
+-- such an answer; 0 and 0 begin. An empty part of the namespace stands for any. A hold that is being resumed covers
+-- nothing. The rivals begin at ARGV[first_rival]. Timers that wait in a restored Redis count as kept by another hold.
 function held.find(ARGV, first_rival, app, module, typ, score, skip, most, cutoff)
   local is_held, waits_until = holds.of(run.data), waiting.till()
   local from = redis.call('ZCOUNT', run.firing, '-inf', '(' .. int(math.max(score, HELD))) + skip

@@ -120,9 +120,8 @@ end
 
 local KINDS = { a = audited, t = touched, g = gone, v = evicted, x = expired } -- as observe describes them
 
--- take takes in one hint. is_large says that there may be large records. A timer that is set aside fires by an expired
--- event, unless that is older than tombstones are kept, or there is one: then it may be about an earlier timer of the
--- key.
+-- take takes in one hint. is_large says that there may be large records. An expired event fires a timer that is set
+-- aside, unless a tombstone exists or may have gone: then the event may be about an earlier timer of the key.
 function hints.take(o, kind, key, is_large)
   if is_large then
     for _, prefix in ipairs({ '', ':?:', ':d:' }) do

@@ -4,8 +4,8 @@
 -- with the lengths a, m and t of the parts, 0 for one that stands for any. until is when it ends, in ms, or 0. cutoff
 -- is 0, or up to which due time it still holds: it is being resumed.
 
--- holds.read reads such a text, which may be missing. It returns its generation, and unless nothing is held a function
--- that reports whether a hold covers a key and its due time.
+-- holds.read reads such a text, or nil. It returns the generation, and if anything is held a function that reports
+-- whether a hold covers a key and its due time.
 function holds.read(text)
   if not text then return 0, nil end
   local generation, at = string.match(text, '^(%d+);()')

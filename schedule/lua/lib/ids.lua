@@ -13,7 +13,7 @@ local function may_be_shared(key, due, attempt)
 end
 
 -- tombstone returns the tombstone that reserves the id of a firing, so that no retry or shifted timer gets it. It
--- returns nil if none can: most retries have attempts above 1, and the others go by ids.free_due. Long records are not
+-- returns nil if none could: most retries have attempts above 1, and the others use ids.free_due. Long records are not
 -- searched: in some that takes Redis 15 ns a byte.
 local MOST_SEARCHED = 1024
 function ids.tombstone(key, due, attempt, record)
@@ -23,8 +23,8 @@ function ids.tombstone(key, due, attempt, record)
   return ':i:' .. due .. ':' .. key
 end
 
--- ids.free_due returns the first due time from one on that no other firing of a key has that is attempt 1, as far as is
--- known: so a timer that fires as attempt 1 again has an id of its own.
+-- ids.free_due returns the first due time, from due on, that no other known firing of the key has as attempt 1: so a
+-- timer that fires as attempt 1 again has an id of its own.
 function ids.free_due(key, due)
   local to_come, step = { [index.pending(key) or 0] = true }, 1
   for _, contested in ipairs({ ':?:', ':d:' }) do
@@ -39,8 +39,8 @@ function ids.free_due(key, due)
   return due
 end
 
--- ids.is_taken reports whether another timer of the key, waiting, firing or fired, has or may have had the id of one
--- that is due at a time. own_stays says that the key's own timer is another.
+-- ids.is_taken reports whether another timer of the key, waiting, firing or fired, has or may have had an id with a due
+-- time and attempt. own_stays says that the key's own timer is another.
 function ids.is_taken(key, due, attempt, own_stays)
   local text = int(due)
   if redis.call('ZSCORE', run.fired, ':i:' .. text .. ':' .. key) then return true end

@@ -42,8 +42,7 @@ Each option is ;<name>=<value>. Most records have none. They are
   T  the traceparent that was set with it      S  its tracestate, each byte as two hex digits
   U  the key of its guard UNLESS, see guards.lua      I  that of IF
   G  of a firing: the guard that said no, or cannot be read; perhaps one of TIMERD_GUARD
-  A  of an occurrence: after which one something was left out, which one came then, and perhaps until when what
-     follows has fired by a clock that was ahead (schedule/replan.go)
+  A  of an occurrence: the stretches of fired occurrences, once one was left out (schedule/occurrence.go)
   R  of an occurrence: serial, nominal due time, from, until, times, catch-up
   N  of an occurrence, and of a retry of one: its number, and its interval or expression, which holds neither a colon
      nor a semicolon
@@ -56,7 +55,7 @@ A tombstone is one of
   :c:key       a timer that was cancelled after its key had run out; like the first, it explains an expired event
                that is still to come
   :u:key       a timer that was cancelled since its key last fired
-  :i:due:key   a firing whose id a retry or a shifted timer might get: it may not
+  :i:due:key   reserves the id of a firing, so that no other timer gets it
   :x:<call>    a call of set_time that has added a firing to a repetition
 
 A step is a function, or a script (schedule/step.go). It is atomic: a timer is in due or in firing, never in both or
@@ -79,7 +78,7 @@ function index.begin_timeless()
   }
 end
 
--- begin begins a call: all that is of it is new from here on.
+-- begin begins a call, with a new state.
 function index.begin()
   index.begin_timeless()
   clock.begin()
@@ -122,8 +121,8 @@ function index.head()
   return tonumber(first[2] or -1)
 end
 
--- What enters due or firing, or leaves one, does so by the functions that follow, or is moved from due to firing by
--- batch.move. In beside and owed, beside.lua and owing.lua write.
+-- Members enter and leave due and firing by the functions that follow and batch.move. beside.lua and owing.lua write
+-- beside and owed.
 
 -- put has a member be due at a time, with a record. kind says how it has entered, for the account; nil: it was moved.
 -- An adopted one enters only if nothing of it was there. put returns whether nothing was.
@@ -147,7 +146,7 @@ function index.rewrite(member, record)
   return redis.call('HSET', run.data, member, record) == 1
 end
 
--- redate has a member with a record be due at another time. It returns whether it was not in due.
+-- redate makes a member with a record due at another time. It returns whether due lacked it.
 function index.redate(member, due) return redis.call('ZADD', run.due, due, member) == 1 end
 
 -- forget takes a member out of the schedule. kind says how, for the account; without one it is moved.
@@ -170,7 +169,7 @@ function index.fire(ref, score, record, kind)
   account.note(kind, redis.call('ZADD', run.firing, score, ref))
 end
 
--- is_taken reports whether another firing has a ref, or half of one. An equal record alone is of a refused claim.
+-- is_taken reports whether another firing, or half of one, has a ref. An equal record alone is of a refused claim.
 function index.is_taken(ref, record)
   local found = redis.call('HGET', run.firingdata, ref)
   return redis.call('ZSCORE', run.firing, ref) or found and not guards.is_same(found, record)

@@ -4,7 +4,7 @@
 local rules, rules_text
 
 -- judging.use reads the caller's rules: for each <p>,<u>,<i>: and, of these lengths, the pattern of the keys of its
--- timers, and what makes of such a key that of UNLESS and that of IF, or nothing. It keeps them until they change.
+-- timers, and the replacements that make of it the keys of UNLESS and IF, or nothing. It keeps them until they change.
 function judging.use(text)
   if text == rules_text then return end
   rules, rules_text = nil, text
@@ -52,7 +52,7 @@ local function fails(existing, key, letter, wanted)
   return there ~= wanted and letter or nil
 end
 
--- verdict returns what a claim notes of a timer. A guard that says no counts before one that cannot be read.
+-- verdict returns a claim's note on a timer. A guard that says no counts before one that cannot be read.
 local function verdict(existing, timer, header)
   local unless, only_if, says
   if header ~= '' then unless, only_if = guards.key(header, 'U'), guards.key(header, 'I') end
@@ -64,8 +64,8 @@ local function verdict(existing, timer, header)
   return says .. '=' .. guards.escaped(string.sub(says, -1) == 'U' and unless or only_if)
 end
 
--- judge returns the record of a timer with what its guards say, and whether it is another one. perhaps says that the
--- event may have been published: then the guards are not asked.
+-- judge returns the record of a timer with its guards' answers, and whether it has changed. perhaps says that the event
+-- may have been published: then the guards are not asked.
 local function judge(existing, timer, record, perhaps)
   local header, noted = string.match(record, '^[^:]*'), nil
   if header ~= '' then

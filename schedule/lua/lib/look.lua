@@ -1,10 +1,10 @@
--- How many names one call looks at, and of how many bytes, about: it takes a ms or two.
+-- Limits of a call: the names, and about their bytes. It takes a ms or two.
 local NAMES, BYTES = 1000, 100000
 
 -- begin begins a call that looks. run.names_left and run.bytes_left say for how much there is room.
 function look.begin() run.names_left, run.bytes_left = NAMES, BYTES end
 
--- How many are read at a time: how long they are is not known before.
+-- Names read at a time, as their lengths are unknown before.
 look.SLICE = 100
 
 -- look returns the first members of a sorted set whose scores lie between two, many at most and as many as there is

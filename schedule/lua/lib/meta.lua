@@ -9,7 +9,7 @@ function meta.is_field(name)
   return false
 end
 
--- meta.without returns a number of fields of a partition's data less these.
+-- meta.without subtracts these from a number of fields of data.
 function meta.without(data, fields)
   for i = 1, #meta.FIELDS do fields = fields - redis.call('HEXISTS', data, meta.FIELDS[i]) end
   return fields

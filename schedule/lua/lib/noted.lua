@@ -2,7 +2,7 @@
 -- need not ask each partition. They live as long as the library does in this process, and begin anew with it, or after
 -- a gap.
 
--- The channel of the messages to the timerds that hear this server about timers that are set, or false.
+-- The channel of messages about set timers to the timerds that hear this server, or false.
 noted.channel = false
 
 -- How many are kept: some seconds of a thousand timers a second, each the first of its partition. They take half a MB.
@@ -42,8 +42,8 @@ end
 --[[ timer_noted SINCE NOTED CHANNEL For timerds alone: returns the notes since the last call, and sets the channel of
 this server for messages about timers set from now on. It writes nothing.
 Returns {since, noted, 1 or 0, then hash tags and due times, 0 for at once}: with the first two it is asked the next
-time. A 0 says that more may have been set than it knows: by another process or library, on another master, or too much.
-]]
+time. A 0 says that more may have been set than it knows: by another process or library, on another master, or too many
+to keep. ]]
 local function timer_noted(_, args)
   index.begin()
   if not noted_since or clock.real() < noted_at - BACK then note_anew() end

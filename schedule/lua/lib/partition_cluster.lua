@@ -14,9 +14,9 @@ end
 -- The flags of the functions that call partition.announce_set: a channel has a slot as a key has.
 partition.SET_FLAGS = { 'allow-cross-slot-keys' }
 
--- partition.announce_set announces a timer that has just been set, with its key: the events of that are explained, but
--- for one that may be contested, which is to learn of them. due_text is due as int writes it. A timerd that hears the
--- message counts the timer. It goes to this server alone; where none listens there, PUBLISH, which goes to all of them,
+-- partition.announce_set announces a timer that was just set, with its key: this explains the key's events. A contested
+-- timer needs them, so it is announced without its key. due_text is due as int writes it. A timerd that hears the
+-- message counts the timer. It goes to this server alone; if nobody listens there, PUBLISH, which goes to all servers,
 -- announces a timer that is the first to be due.
 function partition.announce_set(key, due, due_text, contested)
   noted.note(contested and 0 or due)

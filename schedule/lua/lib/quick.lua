@@ -17,9 +17,9 @@ local function list_due(of)
   return members, dues, math.huge
 end
 
--- next_after returns when something is to be claimed next: at next_due, or when a lease ends, also one of this claim,
--- if it takes some. It returns nil if a lease is over, or a firing is owed. In a cluster it leaves out when leases end,
--- unless something is owed: the scans for due timers find that, and each firing would be looked for once more.
+-- next_after returns the time of the next claim: next_due, or the end of a lease, also of this claim if it takes some.
+-- It returns nil if a lease is over, or a firing is owed. In a cluster it leaves out ends of leases, unless something
+-- is owed: the scans for due timers find them, and each firing would need one more look.
 local function next_after(of, some, next_due)
   local first = tonumber(redis.call('ZRANGE', run.firing, '0', '0', 'WITHSCORES')[2] or math.huge)
   if first <= clock.due() then return nil end
@@ -29,7 +29,7 @@ end
 
 local NONE = {}
 
--- own_keys returns the keys of timers that still exist, so many, in the ms of their due times; or nil if others do.
+-- own_keys returns the still existing keys of timers, if each is in the ms of its due time; else nil.
 local function own_keys(members, dues, still)
   if still == 0 then return NONE end
   local own = {}

@@ -2,7 +2,7 @@
 -- how large each is.
 sizes.LARGE = 16384
 
--- note notes of a record that is put into the partition's index whether it is large.
+-- note notes whether a record put into the partition's index is large.
 function sizes.note(record)
   if #record <= sizes.LARGE then return end
   redis.call('HSET', run.data, ':l:', '')

@@ -1,5 +1,5 @@
--- Members of due that are no keys: contested and dismissed timers, retries beside newer timers, and timers that were
--- set aside.
+-- Members of due other than keys: contested and dismissed timers, retries beside newer timers, and timers that were set
+-- aside.
 
 -- parse returns the name and the key of a member of due that is no key, and otherwise nil.
 function special.parse(member)

@@ -1,7 +1,7 @@
 -- At most so many owed firings are cancelled by one call: it takes 3 ms if their payloads are of the largest size.
 local MOST_CANCELLED = 300
 
--- waits reports whether a firing that no claim takes waits as Redis was restored (restored.lua): no hold covers it.
+-- waits reports whether a firing waits because Redis was restored (restored.lua): no hold covers it.
 local function waits(ref)
   local due, key = string.match(ref, '^(%d+):%d*:(.*)$')
   if not key or tonumber(due) > waiting.till() then return false end

@@ -1,11 +1,10 @@
 #!lua flags=allow-oom,allow-cross-slot-keys,no-writes
---[[ ahead looks for partitions with times that only a clock can have written that was ahead. It writes nothing.
+--[[ ahead looks for partitions with times that only a clock ahead can have written. It writes nothing.
 ARGV    1  by how many ms that clock was ahead, at least
         2  how long the longest claim or pause lasts, in ms
         then the hash tags of the partitions
-Returns two lists of hash tags: of partitions with repetitions whose serials are of later than now, as their next
-occurrences were armed by that clock; and of partitions with claims, pauses or tombstones that may be of later than now.
-]]
+Returns two lists of hash tags: partitions with repetitions whose serials are later than now, because that clock armed
+them; and partitions with claims, pauses or tombstones that may be later than now. ]]
 
 -- counts reports whether a sorted set has scores between two others. It reports false if the set is not here, because
 -- its slot is moving.

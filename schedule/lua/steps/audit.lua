@@ -3,8 +3,8 @@
 timers whose key was deleted or lost its TTL are cancelled; those whose TTL changed are rescheduled. A timer whose key
 is gone for a reason that nobody knows is kept, and is marked, so that no later audit takes the key for deleted, and no
 claim waits for its expired event. audit leaves due timers alone: they are the claim's. A contested or parked timer that
-waits longer than any can, as by a clock that was ahead, is due at once. Nor does it take the key of a timer for deleted
-that is due within SKEW: on the clock of another server, which had the key before, it may have been due.
+waits longer than any can, as by a clock that was ahead, is due at once. If a timer is due within SKEW, its key does not
+count as deleted: on the clock of another server, which had the key before, it may have been due.
 KEYS    1  the partition's prefix; or none, for many partitions of one server
 ARGV    1  how many timers to look at, roughly
         2  the latest time that this server's clock has shown

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom,allow-cross-slot-keys
---[[ begin_wait has timers of a server of a cluster wait that is another one than before, or has other homes
-(lib/restored.lua): those of some partitions that were due by now. After the last partitions it is called without any;
-then the data are compared, and claims go on.
+--[[ begin_wait makes due timers of some partitions wait, on a server of a cluster that is another one than before, or
+has other homes (lib/restored.lua). After the last partitions it is called without any; then the data are compared, and
+claims go on.
 KEYS    none
 ARGV    1  the prefixes of the server's homes
         2  the last heartbeat in ms, or -1 if no timerd has run on these data

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom,allow-cross-slot-keys
 --[[ claim claims firings for a lease, from many partitions of one server. From each it takes, in this order, firings
 that are owed, firings whose lease is over, and timers that are due. Held timers it moves to where no claim looks,
-unless they may have been published. It also removes old tombstones. Where all is as usual it does not look further
+unless they may have been published. It also removes old tombstones. Where all is as usual it looks no further
 (lib/quick.lua).
 KEYS    none; or the prefix of the only partition, so that Redis refuses the step on a server without it
 ARGV    1  lease in ms
@@ -32,9 +32,8 @@ ended the claim from it}. The first two are the time of the claim. The names are
                freed by a resume or given back with a pause; given back though perhaps published; claimed before; or
                pending
 Zeros and empty texts are left out. If the data of a server of a cluster are not compared, it returns an error that
-begins with RESTORED. An error that begins with BEHIND says that the partition's list of holds is older
-than the caller's; one that begins with AWAY, that it is not here as a whole, because its slot is moving. With these
-nothing was done.
+begins with RESTORED. An error that begins with BEHIND says that the partition's list of holds is older than the
+caller's; one that begins with AWAY, that it is not here as a whole, because its slot is moving. Then nothing was done.
 If its reply is lost: the firings stay claimed until the lease ends. Then the next claim has them, as reclaimed. ]]
 
 -- A call in TRIM_EACH removes old tombstones: TRIM at most for each firing that all these calls may have added. A
@@ -101,7 +100,7 @@ function steps.claim(_, ARGV)
   local reply = { seconds, micros }
   for i = 11, #ARGV, 4 do
     if of.limit <= 0 or of.room <= 0 or run.spent > BUDGET then break end
-    -- A partition that is broken, as somebody has written there, is none of the others' business.
+    -- A partition that somebody has overwritten must not stop the others.
     local fine, part = pcall(claim_from, of, ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3])
     reply[#reply + 1] = fine and part or type(part) == 'table' and part or { err = part }
   end

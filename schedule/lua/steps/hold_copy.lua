@@ -1,7 +1,6 @@
 #!lua flags=allow-oom,allow-cross-slot-keys
---[[ hold_copy brings the copies of the list of holds up to date in many partitions of one server. A copy that is newer
-stays, and the partition that has the list has no older copy: else one that comes late would bring back a hold that has
-ended.
+--[[ hold_copy brings the copies of the list of holds up to date in many partitions of one server. A newer copy stays;
+so does the copy beside the list, if the list is newer: a late call would bring back a hold that has ended.
 ARGV    1  the generation of the list
         2  the list without it, as in holds.lua, or "none" if there are no holds: then there
            are to be no copies

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom,allow-cross-slot-keys
---[[ hold_redraw holds timers of a namespace again that a resume at a rate has given times which were drawn by a clock
-that was ahead, in many partitions of one server.
+--[[ hold_redraw holds timers of a namespace again whose times, of a resume at a rate, a clock that was ahead has drawn,
+in many partitions of one server.
 ARGV    1  the generation of the list of holds that the caller goes by
      2, 3, 4  app, module and type of the namespace, empty for any
         5  up to which due time the resume gives times
-        6  how far ahead of now no time is that was drawn by a clock that was right, in ms
+        6  the longest time from now to one drawn by a correct clock, in ms
         7  how many of each partition to pass over
         8  how many of each to look at
         then the hash tags of the partitions

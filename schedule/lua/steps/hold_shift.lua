@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
---[[ hold_shift sets held timers of a namespace again, each as much later as it was held for, where no other hold covers
-them: with their trigger keys, or beside newer timers of these.
+--[[ hold_shift sets held timers of a namespace again that no other hold covers, each later by a shift: with their
+trigger keys, or beside newer timers of these.
 KEYS    1  the partition's prefix
 ARGV    1  the generation of the list of holds that the caller goes by
      2, 3, 4  app, module and type of the namespace, empty for any

@@ -37,7 +37,7 @@ local function due_of(member, record)
   return at and at >= 0 and at or math.max(clock.due(), tonumber(string.match(record, '^[^:]*;R=%d+,(%d+)') or 0))
 end
 
--- missing_in calls restore_one with each name of a page of records, and its record, that a sorted set has not.
+-- missing_in calls restore_one with each name of a page of records that a sorted set lacks, and its record.
 local function missing_in(t, set, page, restore_one)
   for first = 1, #page, 2 * MANY do
     local names = {}
@@ -59,9 +59,8 @@ local function read_refs()
   return refs_of
 end
 
--- fires_already reports whether a firing that is not settled has a key and its record: a claim was refused in the
--- middle then, and has left the record. Beyond BUDGET bytes of records of this size it compares no more: rather the
--- timer fires twice.
+-- fires_already reports whether an unsettled firing has a key and its record: a claim that was refused in the middle
+-- has left the record. Beyond BUDGET bytes of records of this size it stops comparing: the timer may then fire twice.
 local function fires_already(t, key, record)
   t.refs_of = t.refs_of or read_refs()
   local each = t.refs_of[key]

@@ -1,20 +1,18 @@
 #!lua flags=allow-oom,allow-cross-slot-keys,no-writes
---[[ scan_due looks for due timers in many partitions of one server of a cluster. It
-writes nothing.
+--[[ scan_due looks for due timers in many partitions of one server of a cluster. It writes nothing.
 ARGV    1  the time, in ms from now, up to which due timers count
         2  lease in ms
         then the hash tags of the partitions
-Returns {this server's clock in unix ms, pending timers, firings but for those held, timers
-set aside because their keys cannot be read, because NATS refuses them, and because their guards
-cannot be read, timers that are held, then three values for each partition with something to claim:
+Returns {this server's clock in unix ms, pending timers, firings but for those held, timers set aside because their keys
+cannot be read, because NATS refuses them, and because their guards cannot be read, timers that are held, then three
+values for each partition with something to claim:
   its hash tag
   when: a due time or the end of a lease in ms; 0 for at once; or -1 if the partition is not
   here as a whole, because its slot is moving
   when the first lease ends, or -1
-For a partition that has lost members or records of timers or firings there are three more: its
-hash tag, -2, and the smallest number that it can have lost}. Old tombstones count as something
-to claim at once: a claim removes them. A held timer counts as something to claim in the far
-future. ]]
+For a partition that has lost members or records of timers or firings there are three more: its hash tag, -2, and the
+smallest number that it can have lost}. Old tombstones count as something to claim at once: a claim removes them. A held
+timer counts as something to claim in the far future. ]]
 
 -- first returns the lowest score of a sorted set, or nil.
 local function first(key) return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) end
@@ -27,7 +25,7 @@ local function records(hash, members)
   return fields, math.abs(more)
 end
 
--- one is 1 for a key that is there.
+-- one returns 1 for an existing key.
 local function one(there) return there and 1 or 0 end
 
 -- timers returns how many of the two keys of timers of a partition exist, and the number of lost members or records. at

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
---[[ set_back shortens claims and pauses that last longer than any can, as a clock wrote them that was ahead, and dates
-tombstones of later than now back to now.
+--[[ set_back shortens claims and pauses that a clock that was ahead has made too long, and dates tombstones later than
+now back to now.
 KEYS    1  the partition's prefix
 ARGV    1  by how many ms that clock was ahead, at least
         2  how long the longest claim lasts, in ms

@@ -15,7 +15,7 @@ Returns {outcome, when it is due}. The outcome is one of
   held     it is due and held
   changed  it is not there as it was found, or its key is not: it was set anew, cancelled or moved
   denied   timerd may not write the trigger key
-and but for the first nothing was changed.
+and only moved has changed anything.
 If its reply is lost: again it returns moved if the timer is still to be due then; else toolate or changed. ]]
 
 local MOST_AHEAD = 315360000000 -- ms, as MAX_DELAY in arguments.lua

@@ -11,9 +11,9 @@ Returns for each 1 if it was its repetition's, else 0.
 If its reply is lost: again it arms nothing, as the firings are gone. If it never ran: they are claimed and published
 again once their leases end. ]]
 
--- A settlement that is so late, in ms, or that comes by a clock that is ahead, may leave something out. The record then
--- has the stretches that have fired (schedule/replan.go): so many at most, and if the latest has gone on for so long,
--- in ms, only stretches that lie ahead of it.
+-- A settlement that is late by JUMP ms, as also by a clock that is ahead, may omit occurrences. The record then has the
+-- stretches that have fired (schedule/replan.go), STRETCHES at most; if the latest has gone on for SURE ms, only those
+-- ahead of it.
 local JUMP, STRETCHES, SURE = 5000, 5, 86400000
 
 -- leave_out returns the options of a record where a new stretch begins at due, after an occurrence.
@@ -86,8 +86,8 @@ local function arm(key, due, record, is_plan)
   return put(key, due, record, kind)
 end
 
--- go_on arms the occurrence after a firing, or ends its repetition. It returns 1, or 0 if that is not the firing's any
--- more; and when something is to be claimed, if it is.
+-- go_on arms the occurrence after a firing, or ends its repetition. It returns 1, or 0 if the repetition has ended or
+-- was replaced; and the time of the next claim, or nil.
 local function go_on(ref, record, due, occurrence, skipped)
   local at, key = string.match(ref, '^(%d+):%d*:(.*)$')
   local serial, nominal = string.match(record, ';R=(%d+),(%d+)')

@@ -1,6 +1,6 @@
 #!lua
---[[ flush deletes the keys of timerd dev --virtual, as between two tests. It keeps canaries, marks and the given keys,
-and of the data whose they are, with the last heartbeat (lib/restored.lua): they are no older than before.
+--[[ flush deletes the keys of timerd dev --virtual, as between two tests. It keeps canaries, marks, the given keys, and
+in data the incarnation and the last heartbeat (lib/restored.lua): the data are no older than before.
 KEYS    1  data
         then the keys to keep
 Returns how many it has deleted.
