@@ -80,7 +80,7 @@ func (r *Reader) Identities(ctx context.Context, kind string, since time.Time, f
 		return nil, 0, err
 	}
 	state := stream.CachedInfo().State
-	of := part{from: from, to: state.LastSeq, headersOnly: true}
+	of := part{from: from, to: state.LastSeq, most: uint64(most), headersOnly: true}
 	if from == 0 {
 		of.from, of.since = max(state.FirstSeq, 1), since
 	}
@@ -93,12 +93,12 @@ func (r *Reader) Identities(ctx context.Context, kind string, since time.Time, f
 		text, due, attempt, ok := keys.ParseEventID(m.header.Get(event.MsgIDHeader))
 		if key, err := keys.Parse(text); ok && err == nil {
 			if key.Subject(r.names.SubjectPrefix(), kind) != m.subject {
-				return read < most
+				return true
 			}
 			is = Identity{key, due, attempt, m.seq}
 		}
 		all = append(all, is)
-		return read < most
+		return true
 	})
 	if read < most {
 		next = 0

@@ -1,10 +1,12 @@
 package history
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -155,6 +157,7 @@ func get(ctx context.Context, js jetstream.JetStream, stream string, which map[s
 type part struct {
 	from, to    uint64    // sequences, both included
 	since       time.Time // only messages stored since then; the zero Time: all
+	most        uint64    // messages at most; 0: any number
 	headersOnly bool      // without the data
 }
 
@@ -205,7 +208,7 @@ func each(ctx context.Context, js jetstream.JetStream, stream string, of part, f
 	if err := p.sub.SetPendingLimits(-1, -1); err != nil { // bufferBytes is the limit
 		return fmt.Errorf("stream %s: %w", stream, err)
 	}
-	return silent(p.read(ctx, of.to, f), js, stream, p.api)
+	return silent(p.read(ctx, of.to, cmp.Or(of.most, math.MaxUint64), f), js, stream, p.api)
 }
 
 // pull reads the messages of a consumer in batches.
@@ -228,11 +231,11 @@ var (
 	errQuiet = fmt.Errorf("no message came: %w", context.DeadlineExceeded)
 )
 
-// read calls f for the messages up to a sequence until f returns false.
-func (p *pull) read(ctx context.Context, to uint64, f func(message) bool) error {
-	for most, bytes, quiet := 0, 0, firstQuiet; ; {
+// read calls f for the messages up to a sequence, so many in all, until f returns false. NATS sends no others.
+func (p *pull) read(ctx context.Context, to, inAll uint64, f func(message) bool) error {
+	for most, bytes, quiet := 0, 0, firstQuiet; p.count < inAll; {
 		if most == 0 {
-			most, bytes = int(min(batchMessages, to-p.last+1)), bufferBytes
+			most, bytes = int(min(batchMessages, to-p.last+1, inAll-p.count)), bufferBytes
 		}
 		came := p.count
 		err := p.batch(ctx, most, bytes, quiet, func(m message, left uint64) bool {
@@ -251,6 +254,7 @@ func (p *pull) read(ctx context.Context, to uint64, f func(message) bool) error 
 			return err
 		}
 	}
+	return nil
 }
 
 // batch requests up to most messages, with at most the given number of bytes together. It calls f for each message,
