@@ -92,3 +92,25 @@ function firings.claimed(key, is_wanted)
   end
   return nil, #refs < firings.MOST_CLAIMED
 end
+
+-- The work of a look for a key's occurrence, as bytes of payload: four such looks are a call's work.
+firings.LOOK = BUDGET / 4
+
+-- firings.occurrence returns the ref and the record of the occurrence of a key that is firing, or nil. Of a key with
+-- very many firings it may not find it.
+function firings.occurrence(key)
+  run.spent = run.spent + firings.LOOK
+  local found, most = nil, run.spent + BUDGET
+  local function is_occurrence(ref)
+    if run.spent > most or string.find(ref, '^%d+:0:') then return false end
+    local record = redis.call('HGET', run.firingdata, ref) or 'm:'
+    run.spent = run.spent + #record
+    if entry.is_repeating(record) then found = record end
+    return found ~= nil
+  end
+  local ref = firings.claimed(key, is_occurrence)
+  if ref then return ref, found end
+  for _, given in ipairs(firings.given(key)) do
+    if is_occurrence(given) then return given, found end
+  end
+end

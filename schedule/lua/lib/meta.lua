@@ -18,6 +18,9 @@ end
 -- meta.note_contest notes that a timer may be contested from now on.
 function meta.note_contest() redis.call('HSET', run.data, ':?:', int(clock.real() + clock.REMEMBER)) end
 
+-- meta.knows_contest reports whether the partition may have contested timers, or dismissed ones.
+function meta.knows_contest() return redis.call('HEXISTS', run.data, ':?:') == 1 end
+
 -- meta.tidy removes the fields about timers where there are no timers. Records without a member in due or firing are
 -- put back by a sweep, which has to know whether they are large.
 function meta.tidy()

@@ -82,28 +82,6 @@ local function is_doubtful(t, key, due, own)
     or t.besides and #beside.members(key, 0, 1) > 0)
 end
 
--- The work of a look for a firing of a key, as bytes of payload: four such looks are a call's work.
-local LOOK = BUDGET / 4
-
--- firing_occurrence returns the ref and the record of the occurrence of a key that is firing, or nil. Of a key with
--- very many firings it may not find it.
-local function firing_occurrence(key)
-  local found
-  run.spent = run.spent + LOOK
-  local most = run.spent + BUDGET
-  local function is_occurrence(ref)
-    if run.spent > most or string.find(ref, '^%d+:0:') then return false end
-    local record = read(run.firingdata, ref)
-    if entry.is_repeating(record) then found = record end
-    return found ~= nil
-  end
-  local ref = firings.claimed(key, is_occurrence)
-  if ref then return ref, found end
-  for _, given in ipairs(firings.given(key)) do
-    if is_occurrence(given) then return given, found end
-  end
-end
-
 -- end_occurrence ends the occurrence of a key that repeats if a later message is of that one or of a later one, by its
 -- number: it was left out, or moved to a later time. If it may be, but the message is not known yet, it returns 3. A
 -- message of an earlier time may be of another repetition of the key, and ends none.
@@ -111,7 +89,7 @@ local function end_occurrence(t, key, due, of)
   if t.claimed[key] then return 3 end
   local number, rhythm = string.match(of, '^(%d+),(.*)$')
   local was, ref, record = index.pending(key), nil, nil
-  if was then record = read(run.data, key) else ref, record = firing_occurrence(key) end
+  if was then record = read(run.data, key) else ref, record = firings.occurrence(key) end
   was = was or ref and tonumber(string.match(ref, '^%d+'))
   if not was or was > due then return 0 end
   if not number then return 3 end
@@ -121,9 +99,28 @@ local function end_occurrence(t, key, due, of)
   return ref and end_firing(t, key, ref, record) or end_own(t, key, was, record)
 end
 
--- The names that a message's timer can have in due, and in firing. The last four of due are in beside, too.
-local OWN, CONTESTED, DISMISSED, BESIDE, ASIDE, PLAIN_BESIDE, PLAIN_ASIDE = 1, 2, 3, 4, 5, 6, 7
+-- The names that a message's timer can have in due and in firing. The two of contested timers come in due after
+-- t.contested names, if there may be such timers, and the four that are in beside, too, after t.besides names.
+local OWN, CONTESTED, DISMISSED = 1, 1, 2
+local BESIDE, ASIDE, PLAIN_BESIDE, PLAIN_ASIDE = 1, 2, 3, 4
 local EXACT, PLAIN = 1, 2
+
+-- add_names adds the names that a message's timer can have in due.
+local function add_names(t, names, key, due, attempt)
+  local n = #names
+  names[n + OWN] = key
+  if t.contested then
+    local at = n + t.contested
+    names[at + CONTESTED], names[at + DISMISSED] = ':?:' .. key, ':d:' .. key
+  end
+  if t.besides then
+    local at, stated, plain = n + t.besides, due .. '.' .. attempt .. ':' .. key, due .. '.:' .. key
+    names[at + BESIDE], names[at + ASIDE] = ':' .. stated, ':s' .. stated
+    names[at + PLAIN_BESIDE], names[at + PLAIN_ASIDE] = ':' .. plain, ':s' .. plain
+  end
+end
+
+local NONE = {}
 
 -- look returns for some messages in ARGV the scores of their timers' names in due and in firing, and the serials of
 -- their keys' repetitions: three flat lists.
@@ -131,20 +128,17 @@ local function look(t, ARGV, first, last)
   local due_names, refs, names = {}, {}, {}
   for i = first, last, 4 do
     local key, due, attempt = ARGV[i], ARGV[i + 1], ARGV[i + 2]
-    names[#names + 1] = key
-    refs[#refs + 1] = due .. ':' .. attempt .. ':' .. key
-    refs[#refs + 1] = due .. '::' .. key
-    local n = #due_names
-    due_names[n + OWN], due_names[n + CONTESTED], due_names[n + DISMISSED] = key, ':?:' .. key, ':d:' .. key
-    if t.besides then
-      local stated, plain = due .. '.' .. attempt .. ':' .. key, due .. '.:' .. key
-      due_names[n + BESIDE], due_names[n + ASIDE] = ':' .. stated, ':s' .. stated
-      due_names[n + PLAIN_BESIDE], due_names[n + PLAIN_ASIDE] = ':' .. plain, ':s' .. plain
+    add_names(t, due_names, key, due, attempt)
+    if t.fires then
+      refs[#refs + 1] = due .. ':' .. attempt .. ':' .. key
+      refs[#refs + 1] = due .. '::' .. key
     end
+    if t.repeats then names[#names + 1] = key end
   end
   return {
-    due = redis.call('ZMSCORE', run.due, unpack(due_names)), firing = redis.call('ZMSCORE', run.firing, unpack(refs)),
-    serials = t.repeats and redis.call('ZMSCORE', run.prefix .. 'repeat', unpack(names)) or {},
+    due = redis.call('ZMSCORE', run.due, unpack(due_names)),
+    firing = t.fires and redis.call('ZMSCORE', run.firing, unpack(refs)) or NONE,
+    serials = t.repeats and redis.call('ZMSCORE', run.prefix .. 'repeat', unpack(names)) or NONE,
   }
 end
 
@@ -156,8 +150,9 @@ local function end_one(t, key, due, attempt, of, seen, n)
     local exact = due .. ':' .. attempt .. ':' .. key
     return end_firing(t, key, exact, read(run.firingdata, exact))
   end
-  if t.besides and (seen.due[d + BESIDE] and end_beside(t, key, due .. '.' .. attempt, attempt)
-    or seen.due[d + ASIDE] and end_beside(t, key, 's' .. due .. '.' .. attempt, attempt)) then return 1 end
+  local b, c = t.besides and d + t.besides, t.contested and d + t.contested
+  if b and (seen.due[b + BESIDE] and end_beside(t, key, due .. '.' .. attempt, attempt)
+    or seen.due[b + ASIDE] and end_beside(t, key, 's' .. due .. '.' .. attempt, attempt)) then return 1 end
   if seen.firing[f + PLAIN] then
     local plain = due .. '::' .. key
     local record = read(run.firingdata, plain)
@@ -168,10 +163,10 @@ local function end_one(t, key, due, attempt, of, seen, n)
     local record = read(run.data, key)
     if has_attempt(record, attempt) then return end_own(t, key, own, record) end
   end
-  if t.besides and (seen.due[d + PLAIN_BESIDE] and end_beside(t, key, due .. '.', attempt)
-    or seen.due[d + PLAIN_ASIDE] and end_beside(t, key, 's' .. due .. '.', attempt))
-    or seen.due[d + CONTESTED] and end_contested(t, key, due, ':?:')
-    or seen.due[d + DISMISSED] and end_contested(t, key, due, ':d:') then return 1 end
+  if b and (seen.due[b + PLAIN_BESIDE] and end_beside(t, key, due .. '.', attempt)
+    or seen.due[b + PLAIN_ASIDE] and end_beside(t, key, 's' .. due .. '.', attempt))
+    or c and (seen.due[c + CONTESTED] and end_contested(t, key, due, ':?:')
+    or seen.due[c + DISMISSED] and end_contested(t, key, due, ':d:')) then return 1 end
   if seen.serials[n + 1] then return end_occurrence(t, key, tonumber(due), of) end
   return is_doubtful(t, key, tonumber(due), own) and 2 or 0
 end
@@ -181,15 +176,19 @@ function steps.end_stored(KEYS, ARGV)
   local has = function(set) return redis.call('EXISTS', run.prefix .. set) == 1 end
   local t = {
     kind = ARGV[1], lease_end = int(clock.due() + tonumber(ARGV[2])), known = tonumber(ARGV[3]), dry = ARGV[4] == '1',
-    claimed = {}, owes = has('owed'), besides = has('beside'), repeats = has('repeat'),
+    claimed = {}, owes = has('owed'), fires = has('firing'), repeats = has('repeat'), names = OWN,
   }
-  t.names = t.besides and PLAIN_ASIDE or DISMISSED
+  if meta.knows_contest() then t.contested, t.names = t.names, t.names + DISMISSED end
+  if has('beside') then t.besides, t.names = t.names, t.names + PLAIN_ASIDE end
   local out, ended, seen = {}, {}, look(t, ARGV, 5, #ARGV)
   for i = 5, #ARGV, 4 do
-    if i > 5 and run.spent > BUDGET - LOOK then break end
+    if i > 5 and run.spent > BUDGET - firings.LOOK then break end
     local key, of, n = ARGV[i], seen, (i - 5) / 4
     -- What ends a timer may arm or claim another one of the key.
-    if ended[key] then of, n = look(t, ARGV, i, i), 0 end
+    if ended[key] then
+      t.fires = true
+      of, n = look(t, ARGV, i, i), 0
+    end
     local outcome = end_one(t, key, ARGV[i + 1], ARGV[i + 2], ARGV[i + 3], of, n)
     ended[key] = ended[key] or outcome ~= 0
     out[#out + 1] = outcome
