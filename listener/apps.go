@@ -204,9 +204,9 @@ func (a *apps) refuse(err error) bool {
 	return true
 }
 
-// report stores the followed apps. It also reports to Coverage, after a change, whether there are apps that are not
-// followed. a.mu is held. Before the end of begin the session knows only some apps, so report does nothing: the next
-// session begins with the same apps.
+// report stores the followed apps. It also reports to Coverage, after a change, whether some apps are not followed.
+// a.mu is held. Before the end of begin the session knows only some apps, so report does nothing: the next session
+// begins with the same apps.
 func (a *apps) report() {
 	if !a.begun {
 		return

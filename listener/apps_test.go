@@ -51,8 +51,8 @@ func (r *recorder) patterns(want int64) {
 	}, fmt.Sprintf("%d patterns", want))
 }
 
-// Of many apps outside the namespaces, those known first are followed, and others once these are forgotten. Of all, the
-// expired events count.
+// Of many apps outside the namespaces, the first known ones are followed, and others once these are forgotten. The
+// expired events of all count.
 func TestFollowsFewAppsOutsideTheNamespaces(t *testing.T) {
 	t.Parallel()
 	rdb := testenv.Redis(t).Client()
@@ -77,7 +77,7 @@ func TestFollowsFewAppsOutsideTheNamespaces(t *testing.T) {
 	rdb.Del(t.Context(), key(15), key(16))
 	r.indexed(key(15), false)
 
-	// The TTL is shortened, which nobody hears, but it runs out, which all hear.
+	// Nobody hears that the TTL is shortened; all hear that it runs out.
 	rdb.PExpire(t.Context(), key(39), 20*time.Millisecond)
 	testenv.Eventually(t, bound, func() bool {
 		rdb.Exists(t.Context(), key(39))

@@ -73,7 +73,7 @@ type buffer struct {
 
 	mu      sync.Mutex
 	in      [states]hintList
-	asked   map[string]bool // by key of a collected hint that may come back: a newer hint of the key has come
+	asked   map[string]bool // keys of collected hints that may come back; true: a newer hint has come
 	resting bool            // all collected hints have been taken in
 	news    bool            // hints have come since wait was last woken
 
@@ -226,7 +226,7 @@ func (b *buffer) collect() (hints []heardHint, pause time.Duration) {
 	defer b.mu.Unlock()
 	b.asked = nil
 	pause = noEnd
-	// counted before these are asked about: all of them may come back
+	// counted before the schedule is asked: all of them may come back
 	full := len(b.in[awaiting].hints) >= b.mostAwaiting
 	if len(b.in[awaiting].hints) > 0 {
 		if !busy {

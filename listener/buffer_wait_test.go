@@ -171,7 +171,7 @@ func TestHintsDoNotWaitForEver(t *testing.T) {
 		if got, want := b.next(t), "expired b after 500ms, heard 500ms ago"; got != want {
 			t.Errorf("got %s; want %s", got, want)
 		}
-		// Nor may more wait while all that do are asked about.
+		// No more may wait while all waiting ones are asked about.
 		time.Sleep(askAgain - longestLinger - 400*time.Millisecond)
 		b.addAll(t, "expired c")
 		time.Sleep(500 * time.Millisecond)

@@ -286,8 +286,8 @@ func (c *canary) confirm(m *redis.Subscription, key string) bool {
 // errNoWrites means that the server answers, but takes no writes.
 var errNoWrites = errors.New("the server answers, but takes no writes")
 
-// send sends one canary. It sends none while a previous one has not run out, or while an arrival would not be noticed
-// yet. It reports whether the server was restarted or replaced.
+// send sends one canary. It sends none before the previous ones have run out, or while an arrival would go unnoticed.
+// It reports whether the server was restarted or replaced.
 func (c *canary) send(ctx context.Context) (restarted bool, err error) {
 	names := *c.keys.Load()
 	c.mu.Lock()

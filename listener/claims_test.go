@@ -17,7 +17,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// What timer_set and claims do to keys themselves nobody asks Redis about, of several listeners too.
+// No listener, also of several, asks Redis about the changes of keys by timer_set and claims.
 func TestOwnEventsAreNotAskedAbout(t *testing.T) {
 	t.Parallel()
 	// The network may cut a message off from the one that explains it, more often on a busy machine.
@@ -65,7 +65,7 @@ func TestOwnEventsAreNotAskedAbout(t *testing.T) {
 	}
 }
 
-// Nor about what timer_set does in a cluster, once a sweep has told the library where its timerds hear of that.
+// Nor about those by timer_set in a cluster, once a sweep has told the library where its timerds listen.
 func TestClusterSetsAreNotAskedAbout(t *testing.T) {
 	t.Parallel()
 	const n = 100
@@ -107,8 +107,8 @@ func TestClusterSetsAreNotAskedAbout(t *testing.T) {
 	}
 }
 
-// Where several hear a master of a cluster, they learn of each claimed partition when to claim there next: at a due
-// time, at the end of a lease after a claim in full, or not at all.
+// If several timerds hear a master of a cluster, they learn the next claim of each claimed partition: at a due time, at
+// the end of a lease after a claim in full, or not at all.
 func TestClusterClaimsSayWhatIsNext(t *testing.T) {
 	t.Parallel()
 	cluster := testenv.Cluster(t, 1, false)

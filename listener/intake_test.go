@@ -21,7 +21,7 @@ func newIntake(o Observer) *intake {
 	}
 }
 
-// start has hints handed over until end is called, which waits for that.
+// start hands hints over until end is called, which waits for the last ones.
 func (i *intake) start(t *testing.T) (end func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -53,7 +53,7 @@ func (s slowNode) Observe(ctx context.Context, hints []schedule.Hint, _ time.Tim
 	return schedule.Observed{}, nil
 }
 
-// Nothing is dropped at the end that has been heard.
+// At the end no hint is dropped.
 func TestHintsAreTakenInAtTheEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestHintsAreTakenInAtTheEnd(t *testing.T) {
 	})
 }
 
-// A mark must not say that something is known that has been heard and not taken in.
+// A mark must not claim hints that were heard and not taken in.
 func TestHintsAreIdleOnceTakenIn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -101,7 +101,7 @@ func TestHintsAreIdleOnceTakenIn(t *testing.T) {
 	})
 }
 
-// Hints that are being taken in at the end are taken in, but not for ever.
+// The intake of hints at the end is finished, but not waited for for ever.
 func TestHintsUnderWayAtTheEnd(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -145,7 +145,7 @@ func (l leavingNode) Observe(ctx context.Context, hints []schedule.Hint, heard t
 	return seen, err
 }
 
-// An expired event that was left alone, and is overtaken, is no older than that: nothing explained it then.
+// An expired event that was left alone and overtaken counts as heard then, as nothing had explained it.
 func TestHintsThatAreOvertakenAreYoung(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -178,7 +178,7 @@ func (movingNode) Observe(_ context.Context, hints []schedule.Hint, _ time.Time)
 	return schedule.Observed{}, &schedule.MovingError{Hints: hints, Err: errors.New("TRYAGAIN")}
 }
 
-// What could not be taken in at the end is told of.
+// Hints that are left at the end are logged.
 func TestHintsOfMovingSlotsAtTheEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -28,7 +28,7 @@ func TestRecoversFromAPartialLoss(t *testing.T) {
 	r := listen(t, rdb, rdb, "*", quick)
 	r.healthy()
 	r.eventually("the loss to be noticed", func() bool {
-		// Again where a listener that was slow has subscribed anew, and so switched them on, before it noticed.
+		// Again if a slow listener has subscribed anew, and so switched them on, before it noticed.
 		const flag = "notify-keyspace-events"
 		if rdb.ConfigGet(t.Context(), flag).Val()[flag] != "xKE" && len(r.complete) == 0 {
 			rdb.ConfigSet(t.Context(), flag, "KEx")
@@ -225,7 +225,7 @@ func TestNoticesABlackHole(t *testing.T) {
 	r.adopts("a:b:c:after")
 }
 
-// Events that were lost for a moment, too short for a canary to count as lost, are a gap all the same.
+// A loss for a moment, too short for a canary to count as lost, is a gap all the same.
 func TestNoticesAMomentaryLoss(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)

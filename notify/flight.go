@@ -272,8 +272,8 @@ func (f *flight) receive(token string, m *nats.Msg) {
 	}
 }
 
-// stored notes that, by an answer, the stream has stored the event of d. f.mu is held, so that nothing is sent between
-// the answers of d's subject and of any subject.
+// stored notes an answer: the stream has stored the event of d. f.mu is held, so that nothing is sent between the notes
+// for its lane and for health.
 func (f *flight) stored(d *delivery, a answer) {
 	if !a.duplicate && f.stream.note(d.after, a.seq) {
 		signal(f.health.alarm)

@@ -200,7 +200,7 @@ func TestDeniedAmongGathered(t *testing.T) {
 	}
 }
 
-// A batch without an answer, or with one that is lost, is no subject's fault, and delays others for a moment only.
+// A batch without an answer, or with a lost one, is no subject's fault, and delays others only for a moment.
 func TestBatchWithoutAnAnswerDelaysNobody(t *testing.T) {
 	t.Parallel()
 	p, f := newTestFlight(t)
@@ -233,7 +233,7 @@ func TestBatchWithoutAnAnswerDelaysNobody(t *testing.T) {
 	}
 }
 
-// Events that gathered for a batch go when there can be none.
+// Gathered events are published when there can be no batch.
 func TestWhatGatheredGoesWithoutBatches(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*group){
@@ -258,7 +258,7 @@ func TestWhatGatheredGoesWithoutBatches(t *testing.T) {
 	}
 }
 
-// What NATS denies fails without an answer, and its subject with it, whatever else was acknowledged.
+// A denied event fails without an answer, and so does its subject, whatever else was acknowledged.
 func TestDeniedSubjectFails(t *testing.T) {
 	t.Parallel()
 	p, f := newTestFlight(t)

@@ -8,7 +8,7 @@ import (
 	"testing/synctest"
 )
 
-// Who waits at the gate waits until it is open, asks again after each announcement, and no longer than until it stops.
+// A caller waits at the gate until it opens or stops, and asks again after each announcement.
 func TestGate(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -81,7 +81,7 @@ func TestLimitsOfBatches(t *testing.T) {
 	}
 }
 
-// While others have all the batches that the server takes at once, events go alone, and in batches again after that.
+// While others have all batches that the server allows at once, events go alone, and then in batches again.
 func TestTooManyBatches(t *testing.T) {
 	t.Parallel()
 	nats := testenv.NATS(t, func(o *server.Options) {
@@ -191,7 +191,7 @@ func TestPublisherDiesAmongBatches(t *testing.T) {
 	collector.Stays(n, 0)
 }
 
-// A nats-server that is killed among batches, which syncs each message, has lost and doubled nothing once it is back.
+// A nats-server that syncs each message and is killed among batches loses and doubles nothing.
 func TestNATSIsKilledAmongBatches(t *testing.T) {
 	t.Parallel()
 	killAmongBatches(t, startNATS(t, 1), 3, func(int) int { return 0 })

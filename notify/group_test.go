@@ -148,7 +148,7 @@ func TestRefusedBatches(t *testing.T) {
 	}
 }
 
-// A subject on which one may no longer publish spoils a batch, and keeps nobody else from being published.
+// A subject that is denied meanwhile spoils a batch, and keeps no other event from being published.
 func TestDeniedSubjectInABatch(t *testing.T) {
 	t.Parallel()
 	const subject = "timers.fired.app1.trans.denied"

@@ -138,7 +138,7 @@ func TestTooLateToFire(t *testing.T) {
 	}
 }
 
-// A claim whose lease ran out may have been published, and so may one given back without a clear answer; one given back
+// A claim whose lease ran out, or that was given back without a clear answer, may have been published; one given back
 // untried was not.
 func TestLateAndPerhapsPublished(t *testing.T) {
 	t.Parallel()
@@ -275,7 +275,7 @@ func TestLateWhereNoDeadLetterIsTaken(t *testing.T) {
 	}
 }
 
-// A NATS user who may not publish some dead letters is told so by silence: those of others are stored meanwhile.
+// NATS answers a denied dead letter with silence: those on other subjects are stored meanwhile.
 func TestLateWhereSomeDeadLettersAreDenied(t *testing.T) {
 	t.Parallel()
 	nats := testenv.NATS(t, denying("timers.dead.app1.late.denied"))
@@ -340,7 +340,7 @@ func asTimerd(nats *testenv.NATSServer) string {
 	return strings.Replace(nats.URL(), "nats://", "nats://timerd:x@", 1)
 }
 
-// Many dead letters at once take what part of the window they may, and others go on.
+// Many dead letters at once fill their part of the window, and others go on.
 func TestManyAreTooLate(t *testing.T) {
 	t.Parallel()
 	nats := testenv.NATS(t)

@@ -48,7 +48,7 @@ func (l *letters) room() lanes.Load {
 	return lanes.Load{Tries: max(l.Window/letterShare, 1), Bytes: max(l.WindowBytes/letterShare, 1)}
 }
 
-// awaited reports whether a dead letter should wait until others are stored, because that is soon.
+// awaited reports whether a dead letter should wait, because others are stored soon.
 func (l *letters) awaited() bool {
 	if l.subjects.Load().Fits(l.room(), 1) {
 		return false

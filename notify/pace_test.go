@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// measured returns a pace after n lone events, with out at once with the server. The server takes each for each event,
-// and its answers take far.
+// measured returns a pace after n lone events, with out at a time with the server. It takes each for an event; its
+// answers take far.
 func measured(p pace, n, out int, each, far time.Duration, now time.Time) pace {
 	for i := range n {
 		ahead := i % out
@@ -50,7 +50,7 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// If batches prove to be no quicker there are none for a while; one that stalled proves nothing, once others did not.
+// If batches prove no quicker there are none for a while; a stalled one proves nothing if others did not stall.
 func TestPaceLearnsFromBatches(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -94,7 +94,7 @@ func TestPaceOfSmallBatches(t *testing.T) {
 	}
 }
 
-// Others wait for each other once as many are with the server as take as long as a batch; a few are always sent.
+// Events wait for each other once the server has as many as take the time of a batch; a few are always sent.
 func TestPaceBoundsWhatIsSentAlone(t *testing.T) {
 	t.Parallel()
 	p := measured(pace{}, 500, 100, 200*time.Microsecond, 0, time.Now())

@@ -245,8 +245,8 @@ func (p *Publisher) reportUnread(d *delivery) {
 	}
 }
 
-// enter enters a delivery into the lane of its subject, if the lane admits it. Only few deliveries that the seeker has
-// to look for may be on failing subjects.
+// enter enters a delivery into the lane of its subject, if the lane admits it. Only a few of the seeker's deliveries
+// may be on failing subjects.
 func (p *Publisher) enter(d *delivery) (answer lanes.Answer) {
 	bytes, subjects := len(d.firing.Payload), p.flight.subjects
 	d.lane, answer = subjects.Enter(d.subject, p.size(), bytes)

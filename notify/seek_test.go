@@ -25,7 +25,7 @@ func forgetIDs(t *testing.T, js jetstream.JetStream) {
 		t.Fatal(err)
 	}
 	config := stream.CachedInfo().Config
-	// Twice, because the server forgets by the window of before if it looks through the ids before it has changed it.
+	// Twice, because the server may look through the ids before it changes the window.
 	for _, window := range []time.Duration{101 * time.Millisecond, 100 * time.Millisecond} {
 		config.Duplicates = window
 		if _, err := js.UpdateStream(t.Context(), config); err != nil {

@@ -113,7 +113,7 @@ func (w *window) park(d *delivery, answer lanes.Answer) {
 	w.setAside(d, schedule.OutcomeRefused)
 }
 
-// setAside gives a firing back for a while that cannot fire for a reason of its own.
+// setAside gives a firing back for a while, because of its subject or guard.
 func (w *window) setAside(d *delivery, kind schedule.OutcomeKind) {
 	w.giveBack(d, kind, parked(&d.firing, lanes.Failing))
 	w.Metrics.SetAside(&d.firing, kind)

@@ -18,8 +18,7 @@ const (
 	// claimBatch limits the partitions of one round trip of claims. Their firings may exceed the publisher's window.
 	// The publisher takes the rest as it gets room.
 	claimBatch = 32
-	// movingPause is the pause before the next claim from a partition that is moving
-	// from one server of a cluster to another.
+	// movingPause is the pause before the next claim from a moving partition of a cluster.
 	movingPause  = 100 * time.Millisecond
 	longestSleep = time.Hour
 )

@@ -49,8 +49,8 @@ func TestLeasesOfSweeps(t *testing.T) {
 	})
 }
 
-// A timerd that is not the first leaves timers claimed by others alone. It looks for the rest, and where it has another
-// reason to. The first relies on nobody.
+// A timerd that is not the first leaves timers claimed by others alone, and looks for the rest, or for another reason.
+// The first relies on nobody.
 func TestClaimsOfOthers(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, _ func(func(context.Context)) func()) {

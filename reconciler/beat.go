@@ -20,8 +20,8 @@ const (
 	enoughDoubts = 2
 	// believedSweeps is the time, in sweeps, for which a timerd's report that it hears the events of a server is valid.
 	believedSweeps = 2
-	// shortestSweep is the least sweep interval for this time, and for the limit of a call. The canary, which shows
-	// that a timerd hears events, is sent once a second.
+	// shortestSweep is the least interval in believedSweeps, and in the limit of a call: the canary, which shows that a
+	// timerd hears events, is sent once a second.
 	shortestSweep = time.Second
 )
 

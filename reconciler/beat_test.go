@@ -127,7 +127,7 @@ func TestRanksOfThoseThatCannotPublish(t *testing.T) {
 	})
 }
 
-// A timerd that starts hears, though heartbeats of others that have just died say that these do.
+// A starting timerd hears, although timerds that have just died still count as hearing.
 func TestHearsFromTheStart(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, _ func(func(context.Context)) func()) {
@@ -145,7 +145,7 @@ func TestHearsFromTheStart(t *testing.T) {
 	})
 }
 
-// heardBy is an answer by which some timerds hear, and as many are subscribed.
+// heardBy is an answer: these timerds hear, and as many are subscribed.
 func heardBy(ids ...string) schedule.Hearing {
 	return schedule.Hearing{IDs: ids, Subscribed: len(ids)}
 }
@@ -242,8 +242,8 @@ func TestHeartbeats(t *testing.T) {
 	})
 }
 
-// A timerd finds others silent only once its own heartbeats were answered for as long as makes one dead, and says for
-// how long others have missed it.
+// A timerd finds others silent only once its own heartbeats were answered for the time that makes a timerd dead. It
+// reports for how long others have missed it.
 func TestSteadyHeartbeats(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {

@@ -181,7 +181,7 @@ func TestSweeps(t *testing.T) {
 	})
 }
 
-// keysAlone is an Auditor that does not know yet whether events are heard, so that the keys alone are audited.
+// keysAlone is an Auditor that audits the keys alone, as it does not know yet whether events are heard.
 type keysAlone struct {
 	*bench
 	takes time.Duration

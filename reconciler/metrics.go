@@ -35,7 +35,7 @@ type Metrics interface {
 	Vanished(missing int64)
 	// Replanned counts occurrences of repeating timers that were planned again.
 	Replanned(n int)
-	// AccountDiffers takes by how many timers the accounts of the node differ, if this timerd compares them.
+	// AccountDiffers takes the difference in timers of the node's accounts, if this timerd compares them.
 	AccountDiffers(timers int64)
 	// Unanswered counts a time without an answer to heartbeats. The time was so long that other timerds took this one
 	// for silent.

@@ -180,7 +180,7 @@ func TestSweepsRecoverWhatNobodyAnnounced(t *testing.T) {
 	f.past(f.set("a:b:c:downtime", 10*time.Millisecond))
 	f.start("a")
 	f.publisher.awaits("a:b:c:downtime sweep")
-	f.set("a:b:c:silent", time.Millisecond) // a sweep that sees it before it is due has it fire by the clock
+	f.set("a:b:c:silent", time.Millisecond) // if a sweep sees it before it is due, it fires by the clock
 	f.publisher.awaits("a:b:c:downtime sweep", "a:b:c:silent sweep")
 }
 
@@ -352,7 +352,7 @@ func TestGoesOnAfterRedisWasAway(t *testing.T) {
 	testenv.Eventually(t, bound, func() bool { return len(f.publisher.fired()) == 3 }, "the third to fire")
 }
 
-// gapped is a node of whose events some are missed while its index is audited for the first time.
+// gapped is a node that misses events during the first audit of its index.
 type gapped struct {
 	*schedule.Node
 	once sync.Once

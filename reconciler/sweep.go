@@ -159,7 +159,7 @@ func (s *sweeper) keepAccount(ctx context.Context) error {
 	if !s.agenda.isFirst() {
 		if !s.accountAt.IsZero() {
 			s.accountAt = time.Time{}
-			s.metrics.AccountDiffers(0) // another one says so
+			s.metrics.AccountDiffers(0) // another timerd does
 		}
 		return nil
 	}

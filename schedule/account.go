@@ -28,7 +28,7 @@ const (
 // Account counts the timers that have entered the schedule and left it since its account began, and those there. Redis
 // counts in the very steps that change the schedule.
 type Account struct {
-	// Since is when the account began; the first one of several partitions. Zero without any.
+	// Since is the start of the account, the earliest of several. Zero without any.
 	Since   time.Time    `json:"since,omitzero"`
 	Opening int64        `json:"opening"` // the timers there then
 	In      AccountIn    `json:"in"`
@@ -46,7 +46,7 @@ type Account struct {
 	// Earlier is the number of timers fired in earlier accounts of these partitions. Together with Out.Fired it never
 	// falls, unless Redis loses data.
 	Earlier int64 `json:"-"`
-	// InFlight is the number of firings there whose events may be stored, Unsure that of dead letters of such firings.
+	// InFlight is the number of firings whose events may be stored, Unsure the number of dead letters of such firings.
 	InFlight int64 `json:"-"`
 	Unsure   int64 `json:"-"`
 }

@@ -7,8 +7,8 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// maxSilence is the longest time between two readings of the server's clock. In longer times it may have been ahead and
-// back again.
+// maxSilence is the longest time between two readings of the server's clock. In a longer time the clock may have been
+// ahead and back.
 const maxSilence = 5 * time.Second
 
 // evidence is a node's knowledge of the reasons for absent keys. A key that is gone before its time was deleted if
@@ -45,7 +45,7 @@ func (e *evidence) witness(at Millis, sent, received time.Time) (setBack bool) {
 			e.losses = ""
 			e.silent++
 		} else {
-			// If the clock was set back since, it had gone on until then.
+			// If the clock was set back, it had gone on until then.
 			e.shown, e.highest = max(e.shown, least), max(e.highest, e.reading.Add(most))
 		}
 	}

@@ -145,7 +145,7 @@ func (n *Node) recall(ctx context.Context) error {
 	return err
 }
 
-// losses is the reply of read_losses.lua, and the number of overlong times without a reading of the clock by then.
+// losses is the reply of read_losses.lua, and the overlong times without a reading of the clock so far.
 type losses struct {
 	text    string
 	expired int64

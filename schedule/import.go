@@ -12,8 +12,8 @@ import (
 	"github.com/timerd-io/timerd/keys"
 )
 
-// Exported is a whole timer except for its key and payload, as timerd export writes it and timerd set --from sets it
-// again. Times are in unix ms.
+// Exported is a timer without its key and payload, as timerd export writes it and timerd set --from reads it. Times are
+// in unix ms.
 type Exported struct {
 	Due int64 `json:"due"`
 	// Beside: it waits beside a newer timer of its key.
@@ -26,7 +26,8 @@ type Exported struct {
 	// Unless and If are its own guards, percent-encoded as in events.
 	Unless string `json:"unless,omitempty"`
 	If     string `json:"if,omitempty"`
-	// Refused is the guard that has said no: unless or if, and its key if it is of TIMERD_GUARD. It will not fire.
+	// Refused is the guard that has said no: unless or if, and its key if it is of TIMERD_GUARD. The timer will not
+	// fire.
 	Refused string `json:"refused,omitempty"`
 	Origin  string `json:"origin,omitempty"` // due time and attempt of its first firing: "1763629200000.1"
 	// Replayed is when a dead letter was replayed as this timer, or as one before it.

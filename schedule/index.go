@@ -63,7 +63,7 @@ func (ix *Index) Masters(ctx context.Context) ([]Master, error) {
 	return masters, err
 }
 
-// Reload has the places of the partitions read again: a server said that one is elsewhere.
+// Reload rereads the places of the partitions, as a server said that one is elsewhere.
 func (ix *Index) Reload(ctx context.Context) { ix.topology.reload(ctx) }
 
 // Pipelined runs commands on the server that has a partition, as far as is known. It does not follow a redirection, but

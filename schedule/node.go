@@ -54,7 +54,7 @@ func (s *Schedule) findNodes(ctx context.Context, dated bool) ([]*Node, error) {
 }
 
 // AskNodes calls ask for all nodes at the same time, each call with its own time limit. It returns nil, or an
-// *AwayError with the nodes on which that failed, in their order.
+// *AwayError with the failing nodes, in order.
 func AskNodes(ctx context.Context, nodes []*Node, within time.Duration, ask func(context.Context, *Node) error) error {
 	return askAll(ctx, nodes, within, ask)
 }
@@ -202,8 +202,8 @@ func (n *Node) ReadClock(server, sent, received time.Time) {
 	n.witness(MillisOf(server), sent, received)
 }
 
-// readDueClock is ReadClock for a reading of the clock of due times, as of a step. One of a virtual clock is no
-// evidence of what the server's has shown.
+// readDueClock is ReadClock for the clock of due times, as steps return it. A virtual clock proves nothing about the
+// server's.
 func (n *Node) readDueClock(due, sent, received time.Time) {
 	n.clock.read(due, sent, received)
 	n.witnessDue(MillisOf(due), sent, received)
@@ -216,8 +216,7 @@ func (n *Node) witnessDue(at Millis, sent, received time.Time) {
 	}
 }
 
-// TakeClockSteps returns the steps of the server's clock since it was called last, the latest ten of them; none of a
-// virtual clock.
+// TakeClockSteps returns the latest ten steps of the server's clock since the last call; none of a virtual clock.
 func (n *Node) TakeClockSteps() []ClockStep {
 	if n.schedule.virtual {
 		return nil

@@ -34,8 +34,8 @@ type Hint struct {
 	// happen to its timer meanwhile.
 	Held time.Duration
 	// MayWait allows Observe to leave an expired event for later, if its timer is due in the schedule and its key is
-	// gone, because a claim is about to come. The caller keeps the event until the claim. It gives it again before
-	// any newer hint of its key, or within a second or two, as one that happened when it was left.
+	// gone, because a claim is about to come. The caller keeps the event until the claim. It gives the event again
+	// before any newer hint of its key, or within a second or two, as one of when it was left.
 	MayWait bool
 }
 
@@ -155,8 +155,8 @@ func (n *Node) Observe(ctx context.Context, hints []Hint, heard time.Time) (seen
 // elsewhereTimeout bounds the wait of a node's hints for the server to which their slots have moved.
 const elsewhereTimeout = time.Second
 
-// observeGroups takes hints in, the node's own with as few calls as possible. It returns the groups of another server,
-// to which their slots have moved: a silent one delays none of the node's own for long.
+// observeGroups takes hints in, the node's own with as few calls as possible. It returns the groups whose slots have
+// moved to another server: a silent one does not delay the node's own for long.
 func (n *Node) observeGroups(ctx context.Context, groups []hintGroup, earliest Millis) (outcomes []observed,
 	elsewhere []bool) {
 	s := n.schedule

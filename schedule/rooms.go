@@ -9,10 +9,9 @@ import (
 	"strings"
 )
 
-// rooms are the texts that Lua is put together from: lua/lib has a file for each room. A room is a table, declared
-// here, with the functions and constants that others use by ROOM.NAME; other locals stay in its file. So no file has a
-// list of includes, and a chunk stays far below Lua's limits of 200 locals and of 60 outer locals in a
-// function.
+// rooms are the parts of the Lua programs: lua/lib has a file for each. A room is a table, declared here, with the
+// functions and constants that others use by ROOM.NAME; other locals stay in its file. So no file has a list of
+// includes, and a chunk stays far below Lua's limits of 200 locals and of 60 outer locals in a function.
 type rooms struct {
 	base      room            // begins each text
 	all       map[string]room // by name
@@ -31,7 +30,7 @@ type constant struct {
 	line  string
 }
 
-// newRooms reads the rooms. In each of them another file may stand for one: by the names of both.
+// newRooms reads the rooms. instead has files that replace others, by name.
 func newRooms(files fs.FS, folder string, constants []constant, instead map[string]string) (*rooms, error) {
 	entries, err := fs.ReadDir(files, folder)
 	if err != nil {
@@ -72,7 +71,7 @@ func readLua(files fs.FS, name string) (string, error) {
 	return b.String(), nil
 }
 
-// luaWords returns the words of a text, each once, but for comments and strings: constants, and rooms with a point
+// luaWords returns the words of a text without comments and strings, each once: constants, and rooms with a point
 // behind them.
 func luaWords(text string) []string {
 	words := map[string]bool{}

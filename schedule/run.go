@@ -117,8 +117,8 @@ func isAnswer(err error) bool {
 	return is
 }
 
-// IsRefused reports whether the server answered a step with an error that concerns this step only, and not with one
-// that says that the server cannot serve now.
+// IsRefused reports whether the server answered a step with an error about this step only, rather than that it cannot
+// serve now.
 func IsRefused(err error) bool {
 	var reply redis.Error
 	return errors.As(err, &reply) && !redis.IsLoadingError(err) && !redis.IsReadOnlyError(err) &&

@@ -168,7 +168,7 @@ func (s *Schedule) storedCalls(as Stored, ids []StoredID, todo []int) (calls []C
 	return calls, members
 }
 
-// occurrence returns the occurrence of the message as the step has it.
+// occurrence returns the message's occurrence as the step takes it.
 func (id StoredID) occurrence() string {
 	if id.Occurrence == 0 {
 		return ""
@@ -176,9 +176,9 @@ func (id StoredID) occurrence() string {
 	return fmt.Sprintf("%d,%s", id.Occurrence, id.Repeat)
 }
 
-// storedOccurrence returns the outcome of a claimed occurrence; false if its record cannot be read. The next one is
-// that after the message's due time, also if it is over: its event may be stored too. A message of a later time of the
-// repetition has left out those before it; at any other time it was moved, and the next one is after its own.
+// storedOccurrence returns the outcome of a claimed occurrence; false if its record cannot be read. The next one is the
+// first after the message's due time, even if past: its event may be stored too. A message at a later time of the
+// repetition has left out those before it; at any other time it was moved, and the next one follows its own time.
 func (s *Schedule) storedOccurrence(ref, record string, id StoredID, kind OutcomeKind) (Outcome, bool) {
 	f, err := newFiring(ref, record)
 	if err != nil {

@@ -37,7 +37,7 @@ type topology interface {
 	// masters returns all servers with partitions. A node's view of a cluster may be out of date for some seconds
 	// after a failover.
 	masters(ctx context.Context) ([]Master, error)
-	// reload has the places of the partitions read again: a server said that one is elsewhere.
+	// reload rereads the places of the partitions, as a server said that one is elsewhere.
 	reload(ctx context.Context)
 	// check returns ErrClusterDown where a server answers and its cluster does not work.
 	check(ctx context.Context, server *redis.Client) error

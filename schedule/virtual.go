@@ -56,8 +56,8 @@ func (ix *Index) Ahead(ctx context.Context) (time.Duration, error) {
 	return time.Duration(ms) * time.Millisecond, nil
 }
 
-// dueClock asks a server for the time by which due times are, and returns the function that has the answer after the
-// pipeline was executed.
+// dueClock asks a server for the clock of due times. It returns a function that has the answer once the pipeline was
+// executed.
 func (ix *Index) dueClock(ctx context.Context, pipe redis.Pipeliner) func() time.Time {
 	if !ix.virtual {
 		return pipe.Time(ctx).Val
@@ -85,7 +85,7 @@ type VirtualState struct {
 	Due    int    // timers that are due and not claimed
 	Firing int    // firings that are claimed, owed or given back
 	Next   Millis // when something is due next; Nothing if there is no timer
-	// Released is when the first timer may fire that a resume has released for later; Nothing if there is none.
+	// Released is the time of the first timer that a resume has released for later; Nothing if there is none.
 	Released Millis
 	Holds    bool     // there may be holds, or resumes
 	Restored bool     // timers of a restored Redis wait to be compared with the streams

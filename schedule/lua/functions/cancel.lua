@@ -25,7 +25,7 @@ end
 local WANTED = 'timer_cancel takes no arguments, or UNTIL unix-ms, then optionally FROM unix-ms'
 local AGAIN = 'AGAIN timerd has cancelled %d owed timers of this key, and there are more: call again'
 
--- read_bounds reads the arguments of timer_cancel: from when and until when timers are due that it cancels; or nil.
+-- read_bounds returns the first and last due time that timer_cancel is to cancel, by its arguments; or nil.
 local function read_bounds(args)
   if #args == 0 then return -math.huge, math.huge end
   local latest, earliest = arguments.word(args[1]) == 'UNTIL' and arguments.parse_integer(args[2]), -math.huge
@@ -63,8 +63,8 @@ local function timer_cancel(keys, args)
   local key, refusal = arguments.open_one_key('timer_cancel', keys, {})
   if refusal then return refusal end
   local was, at, now = index.pending(key), ttl.read(key), clock.due()
-  -- The key is right about its timer where the index has not heard of a change yet. Then the record stays too: it may
-  -- have the payload of the changed key.
+  -- If the index has not heard of a change yet, the key is right. Then the record stays too: it may have the payload of
+  -- the changed key.
   local due = at >= now and at or was or 0
   local stays = due > latest or due < earliest
   if stays then was = nil end

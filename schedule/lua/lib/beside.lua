@@ -33,15 +33,15 @@ function beside.jump(n)
   return math.random(STEPS + 1, 2 ^ math.min(n - 4, 30))
 end
 
--- beside.put has a retry wait beside a newer timer, by a name that no other has. kind is as in index.put.
+-- beside.put puts a retry beside a newer timer, under a unique name. kind is as in index.put.
 function beside.put(key, name, due, record, kind)
   redis.call('ZADD', run.prefix .. 'beside', 0, owing.key_prefix(key) .. name)
   index.put(':' .. name .. ':' .. key, due, record, kind)
 end
 
--- beside.add has a retry wait beside a newer timer until the time due, or a little later if another one has that time.
--- It returns when it is due, or nil if too many wait beside this key's timer already. kind is as in index.put. aside
--- begins its name: nothing, or an s. until_then is the time of its claim, if that differs.
+-- beside.add puts a retry beside a newer timer until due, or a little later if another one has that time. It returns
+-- its due time, or nil if too many wait beside this key's timer. kind is as in index.put. aside begins its name:
+-- nothing, or an s. until_then is the time of its claim, if that differs.
 function beside.add(key, due, attempt, record, kind, aside, until_then)
   aside = aside or ''
   if #beside.members(key, beside.MOST - 1, 1) > 0 then return nil end

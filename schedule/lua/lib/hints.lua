@@ -8,7 +8,7 @@
 --   denied, denied_key
 --               how many hints said nothing because timerd may not read the key, and the key of one
 
--- count counts an outcome of contest.follow or trigger.upsert.
+-- count counts a result of contest.follow or trigger.upsert.
 function hints.count(o, outcome)
   local name = outcome == 1 and 'adopted' or outcome == 2 and 'rescheduled' or outcome == -1 and 'cancelled'
   if name then o[name] = o[name] + 1 end
@@ -47,8 +47,8 @@ local function confirm(key)
   index.rewrite(':?:' .. key, (string.gsub(about, '^(%d+!?)%?', '%1', 1)))
 end
 
--- fire_lost fires the timer that an unexplained expired event is about, whose due time is unknown or had changed. It
--- returns when the key's own timer is due then, or nil; or as second value true if the event proves nothing.
+-- fire_lost fires the timer of an unexplained expired event, whose due time is unknown or had changed. It returns the
+-- due time of the key's own timer afterwards, or nil; or as second value true if the event proves nothing.
 local function fire_lost(key, was, at, known)
   local due, record = contest.take(key)
   if not due then due, record = contest.take(key, ':d:') end

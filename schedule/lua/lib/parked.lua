@@ -20,7 +20,7 @@ function parked.park(key, due)
   return true
 end
 
--- parked.set_again reports whether the key of a timer that is set aside ran out and was set again since. Without events
+-- parked.set_again reports whether the key of a timer set aside ran out and was set again. Without events
 -- contest.check_ran_out says so. But timer_set, which wrote a mark, has not made this timer owed: it is in the schedule
 -- under another name. If the key has its mark and was taken in without a payload, its TTL was changed: it gets its
 -- payload back.

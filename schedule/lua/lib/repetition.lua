@@ -4,8 +4,8 @@ function repetition.plan_ref(key, serial) return int(math.floor(serial / 1000)) 
 -- repetition.serial_of returns the serial of a key's repetition, or nil.
 function repetition.serial_of(key) return tonumber(redis.call('ZSCORE', run.prefix .. 'repeat', key) or nil) end
 
--- repetition.finish ends the repetition of a key, if serial is not nil: its occurrence that is firing arms no next one,
--- and a plan goes, by a kind as in index.forget.
+-- repetition.finish ends the repetition of a key, if serial is not nil: its firing occurrence arms no next one, and a
+-- plan is removed by a kind, as in index.forget.
 function repetition.finish(key, serial, kind)
   if not serial then return end
   redis.call('ZREM', run.prefix .. 'repeat', key)

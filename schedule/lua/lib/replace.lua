@@ -43,8 +43,8 @@ function replace.make_way(key, was, at, serial)
   repetition.finish(key, serial, account.REPLACED)
 end
 
--- present returns when an instant that has passed is due: now; or in the next ms, if another timer of the key may have
--- the id of a firing that is due now.
+-- present returns the due time in place of a past one: now, or the next ms if another timer of the key may have the id
+-- of now.
 function replace.present(key)
   local now = clock.due()
   return (index.pending(key) == now or firings.age(key) == 0) and now + 1 or now

@@ -62,7 +62,7 @@ function restored.is_usual(incarnation)
   return incarnation == known or not known and is_own(incarnation)
 end
 
--- last_seen returns the last heartbeat of a timerd, or nil. Versions without the field :s: have noted it elsewhere.
+-- last_seen returns the last heartbeat of a timerd, or nil. Versions without the field :s: noted it elsewhere.
 local function last_seen()
   local last = tonumber(redis.call('HGET', run.data, ':s:') or nil)
   for _, set in ipairs(last and {} or { 'members', 'silent' }) do
@@ -138,7 +138,7 @@ function restored.compare(incarnation, wait, forgiven)
   return last
 end
 
--- restored.tidy removes what a wait that has ended leaves in a partition of a cluster without timers.
+-- restored.tidy removes the leftovers of an ended wait in a partition of a cluster without timers.
 function restored.tidy()
   if not CLUSTER then return end
   local said = redis.call('HMGET', run.data, ':i:', ':w:')
@@ -164,7 +164,7 @@ function restored.note_at(homes)
   return true, known or ''
 end
 
--- restored.holding returns is_held of holds.read for a time when timers wait until a due time, too.
+-- restored.holding returns is_held of holds.read, which then also holds timers due until till.
 function restored.holding(till, is_held)
   return function(key, due) return due <= till or is_held ~= nil and is_held(key, due) end
 end

@@ -6,7 +6,7 @@ function special.parse(member)
   if string.byte(member) == 58 then return string.match(member, '^:([^:]*):(.*)$') end
 end
 
--- rescheduled takes in the key of a timer that was set aside, whose TTL was changed before it ran out.
+-- rescheduled takes in the key of a timer set aside whose TTL was changed before it ran out.
 local function rescheduled(key, at, record)
   local current = index.pending(key) and redis.call('HGET', run.data, key)
   local serial = current and redis.call('ZSCORE', run.prefix .. 'repeat', key)

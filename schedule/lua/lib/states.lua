@@ -22,8 +22,8 @@ local function holds_nothing() return false end
 -- holding returns a function that reports whether the next claim holds a timer, by its key and its due time.
 function states.holding() return holds.of(run.data) or holds_nothing end
 
--- states.first_unclaimed returns the ref of a key's first held firing, else of its first owed one, or else of one that
--- was given back though perhaps published, and its state; or nil. An owed one is held if the next claim holds it.
+-- states.first_unclaimed returns the ref and state of a key's first held firing, else its first owed one, else one that
+-- was given back though perhaps published; or nil. An owed one is held if the next claim holds it.
 function states.first_unclaimed(key)
   local refs, owed, given, is_held = firings.given(key), nil, nil, nil
   for i = 1, #refs do
@@ -39,9 +39,9 @@ function states.first_unclaimed(key)
   return owed or given, owed and 'owed' or given and 'firing' or nil
 end
 
--- end_with ends the repetition of a key if its occurrence is among firings that are cancelled: else nothing would go on
--- with it. A client's own pending timer stays. The occurrence is among the last ones, so no more payload is read than a
--- call may read.
+-- end_with ends the repetition of a key if its occurrence is among cancelled firings: nothing else would continue it. A
+-- client's own pending timer stays. The occurrence is among the last ones, so no more payload is read than a call may
+-- read.
 local function end_with(refs, key)
   local serial = redis.call('ZSCORE', run.prefix .. 'repeat', key)
   if not serial or entry.is_occurrence_of(redis.call('HGET', run.data, key) or 'm:', serial) then return end
@@ -55,8 +55,8 @@ local function end_with(refs, key)
   end
 end
 
--- states.cancel_owed cancels a key's held and owed firings, of refs by firings.given, that were due within some time.
--- It returns how many, whether there are more, and whether others were given back though perhaps published: these stay.
+-- states.cancel_owed cancels the held and owed ones of refs, the result of firings.given for a key, if they were due
+-- within some time. It returns how many, whether there are more, and whether perhaps published ones stay.
 function states.cancel_owed(key, refs, earliest, latest)
   local owed, done, more, given = {}, {}, false, false
   for i = 1, #refs do

@@ -49,7 +49,7 @@ function taken.add(t, kind, ref, record)
   t.count, t.room = t.count + 1, t.room - #record
 end
 
--- add_made claims a firing that make makes of a timer. One that is held is owed, and held by the next claim.
+-- add_made claims the firing that make makes of a timer. A held one becomes owed; the next claim holds it.
 function taken.add_made(t, make, key, due, record)
   if t.is_held and t.is_held(key, due) then return make(key, due, record, '0') end
   taken.add(t, 'due', make(key, due, record, t.lease_end), record)
@@ -58,7 +58,7 @@ end
 -- is_full reports whether there is no room for more.
 function taken.is_full(t) return t.count >= t.limit or t.room <= 0 end
 
--- follow takes in the key of a due timer that lives on, and counts what became of it.
+-- follow takes in the key of a due timer that lives on, and counts the outcome.
 function taken.follow(t, key, at)
   local outcome = contest.follow(key, at, MAX_PAYLOAD)
   if outcome == -1 then t.cancelled = t.cancelled + 1 elseif outcome == 2 then t.rescheduled = t.rescheduled + 1 end

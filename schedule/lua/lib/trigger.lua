@@ -7,8 +7,8 @@ local MARK, MARK_BYTES = '-80116109100', 20
 function trigger.mark(key) return MARK .. (10000000 + tonumber(string.sub(redis.sha1hex(key), 1, 6), 16)) end
 
 -- SETRANGE, SETBIT and BITFIELD may leave the rest of a mark. A value that has kept KEPT bytes of its key's mark,
--- counted from the mark's beginning and its end, is one. So is any that begins like a mark: that is another key's, or
--- was counted up.
+-- counted from the mark's beginning and its end, is one. So is any value that begins like a mark: it is another key's,
+-- or was counted up.
 local KEPT = 10
 
 -- may_have_mark reports whether a value may have kept enough of a mark. It is quick, because nearly all have not.
@@ -65,9 +65,9 @@ function trigger.follow(current, record, is_same)
   return is_same and guards.keep(current, record) or record
 end
 
--- upsert makes the index agree with a live trigger key that runs out at the time at. was is when the index has it due,
--- or nil. It returns 1 for a new timer, 2 for one whose due time changed, 0 otherwise. The record of a timer that due
--- has lost is better than none.
+-- trigger.upsert makes the index agree with a live trigger key that runs out at the time at. was is its due time in the
+-- index, or nil. It returns 1 for a new timer, 2 for a changed due time, else 0. If the key tells no payload, the
+-- record of a timer that due has lost is kept.
 function trigger.upsert(key, was, at, max)
   local record = trigger.record_of(key, max)
   ttl.follow(key, at)

@@ -10,8 +10,7 @@ function ttl.try(key)
   if type(at) == 'number' then return math.min(at, LATEST) end
 end
 
--- ttl.follow is called once the timer of a key is due at the time that ttl.try has returned. Only virtual time has work
--- here.
+-- ttl.follow is called once the index has the time that ttl.try returned. Only virtual time has work here.
 function ttl.follow() end
 
 -- ttl.set sets a trigger key that runs out at a time, in text.
@@ -20,5 +19,5 @@ function ttl.set(key, at_text) redis.call('SET', key, trigger.mark(key), 'PXAT',
 -- ttl.try_set is ttl.set at a time, and returns whether timerd may.
 function ttl.try_set(key, at) return not redis.pcall('SET', key, trigger.mark(key), 'PXAT', int(at)).err end
 
--- ttl.try_move has a key run out at another time, and returns whether it is there and timerd may.
+-- ttl.try_move changes when a key runs out, and returns whether it exists and timerd may.
 function ttl.try_move(key, at) return redis.pcall('PEXPIREAT', key, int(at)) == 1 end

@@ -8,9 +8,8 @@ count as deleted: on the clock of another server, which had the key before, it m
 KEYS    1  the partition's prefix; or none, for many partitions of one server
 ARGV    1  how many timers to look at, roughly
         2  the latest time that this server's clock has shown
-        3  the text of losses at a time from which on nothing but a deletion goes
-           unnoticed, or an empty one if there is no such time. While it is the same
-           still, a key that is gone was deleted.
+        3  the text of losses at a time since when only deletions go unnoticed, or an empty text. While it is the same,
+           a missing key was deleted
         4  when the audit began at the earliest, in ms
         then for each partition its prefix, a cursor, 0 begins, the timer of this page to go on after, or an
         empty text, and 1 if the text of losses holds for the partition, else 0
@@ -59,7 +58,7 @@ local function tally_due(member, due, is_held)
   tally.count(key, is_held and is_held(key, due) and tally.HELD_TIMERS or tally.OWED)
 end
 
--- was_deleted reports whether the key of a timer that is gone was deleted by a client.
+-- was_deleted reports whether a client deleted a timer's missing key.
 local function was_deleted(t, due)
   if t.unchanged == nil then t.unchanged = t.losses ~= '' and losses.read() == t.losses end
   return t.proves and t.unchanged and due > t.latest

@@ -4,8 +4,8 @@ repeats is claimed instead, for the caller to settle it.
 KEYS    1  the partition's prefix
 ARGV    1  how they have ended, a kind of the account
         2  lease in ms
-        3  the last due time that the partition can know of, in ms. Of a key with a message of a later one, another
-           timer is doubtful: it may be that one, at another due time
+        3  the last due time that the partition can know of, in ms. If a message is of a later one, another
+           timer of its key is doubtful: it may be the same one, moved
         4  1 to change nothing
         then for each message the key, the due time and the attempt of its id, and as far as that is known which
         occurrence it is of, its number, a comma and its repetition, else an empty string
@@ -43,8 +43,8 @@ local function end_firing(t, key, ref, record)
   return 1
 end
 
--- end_own ends a key's own timer, or claims it. A key that lives on with another TTL was set since: it is the next
--- occurrence, or a timer that is taken in.
+-- end_own ends a key's own timer, or claims it. A key that lives on with another TTL was set since: as the next
+-- occurrence, or as another timer.
 local function end_own(t, key, due, record)
   if t.dry then return 1 end
   local at = ttl.try(key)
@@ -142,8 +142,8 @@ local function look(t, ARGV, first, last)
   }
 end
 
--- end_one ends the timer with an id: one whose record states the attempt rather than one whose payload may. seen is
--- look's result, and n the message's place in it, from 0.
+-- end_one ends the timer with an id, preferably one whose record states the attempt. seen is look's result, and n the
+-- message's place in it, from 0.
 local function end_one(t, key, due, attempt, of, seen, n)
   local d, f = n * t.names, n * 2
   if seen.firing[f + EXACT] then
@@ -184,7 +184,7 @@ function steps.end_stored(KEYS, ARGV)
   for i = 5, #ARGV, 4 do
     if i > 5 and run.spent > BUDGET - firings.LOOK then break end
     local key, of, n = ARGV[i], seen, (i - 5) / 4
-    -- What ends a timer may arm or claim another one of the key.
+    -- To end a timer may arm or claim another one of the key.
     if ended[key] then
       t.fires = true
       of, n = look(t, ARGV, i, i), 0

@@ -19,7 +19,7 @@ copy of the list is of another generation. While the namespace is in that list u
 the score (scores.lua) tells claims that a timer was released.
 If its reply is lost: the timers are released. The times that they have are used up. ]]
 
--- mark_dead has timers that were due until a cutoff become dead letters. It returns for how many there was room.
+-- mark_dead marks timers due until a cutoff as dead letters. It returns for how many there was room.
 local function mark_dead(refs, cutoff)
   local fits = sizes.fitting(run.firingdata, refs, BUDGET)
   local records, marked = redis.call('HMGET', run.firingdata, unpack(refs, 1, fits)), {}
@@ -63,7 +63,7 @@ function steps.hold_release(KEYS, ARGV)
     -- The rest is found again from the same place.
     if count < #refs then score, skip, last, kept = from, passed, false, 0 end
   end
-  -- Where a rival's cutoff covers it, too, the next claim would hold a timer again that is owed at once.
+  -- If a rival's cutoff covers it too, the next claim would hold an owed timer again.
   local at_once = (ARGV[11] == '1' or #ARGV > 11) and scores.at(0, FREED) or '0'
   local timed = free_some(refs, count, cutoff, at_once, tonumber(ARGV[9]), tonumber(ARGV[10]))
   return { count, timed, int(score), int(skip), last and 1 or 0, kept }

@@ -31,7 +31,7 @@ local function add_plan(key, serial, record)
   return 1
 end
 
--- add_owed has a timer be owed that is due already, and keeps its id from others, itself among them.
+-- add_owed adds a due timer, owed, and reserves its id, also against importing it again.
 local function add_owed(key, due, record)
   firings.add(key, due, record, 0, account.SET)
   redis.call('ZADD', run.fired, int(clock.real() + clock.REMEMBER), ':i:' .. int(due) .. ':' .. key)

@@ -24,7 +24,7 @@ left, or is too old to prove anything. One that confirmed a contested timer make
 -- How old, in ms, a tombstone may be that explains an expired event, and an event that proves anything (lib/hints.lua).
 local FRESH, OLD = 4000, 3000
 
--- owe has timers be owed whose expired events have come before the claim.
+-- owe makes timers owed whose expired events have come before the claim.
 local function owe(o, keys, dues)
   if #keys == 0 then return end
   local records = redis.call('HMGET', run.data, unpack(keys))
@@ -33,8 +33,8 @@ local function owe(o, keys, dues)
   o.owed = o.owed + #keys
 end
 
--- look_up returns of a group's keys which ones are contested, when they are due and were fired, and whether all are
--- gone.
+-- look_up returns, for a group's keys, the contested ones, the times at which they are due and fired, and whether all
+-- are gone.
 local function look_up(names, is_large, kind)
   local contested = {}
   for i = 1, #names do

@@ -11,8 +11,7 @@ function steps.replan(KEYS, ARGV)
   index.open(KEYS[1])
   local serial, done, soonest = clock.micros(), {}, nil
 
-  -- renumber writes a record with the serial of now, by which it is found no more, and perhaps with another nominal
-  -- time.
+  -- renumber writes a record with a serial of now, so that replan_find skips it, and perhaps another nominal time.
   local function renumber(key, record, nominal, option)
     local colon = string.find(record, ':', 1, true)
     local header = string.sub(record, 1, colon - 1)

@@ -24,7 +24,7 @@ local function is_timer(member)
     or string.find(member, '^:s?%d+%.%d*:.') ~= nil
 end
 
--- due_of returns when a timer without a member is due, or nil for one whose key lives on without a TTL.
+-- due_of returns the due time of a timer without a member, or nil if its key lives on without a TTL.
 local function due_of(member, record)
   if string.find(member, '^:[?d]:') then
     meta.note_contest()

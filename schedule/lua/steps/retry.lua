@@ -1,8 +1,7 @@
 #!lua flags=allow-oom
 --[[ retry sets a timer again, after a failed attempt or because it was postponed or is replayed: once per event id,
 however often it is called. If the key was set again, both timers are kept: the retry waits beside the newer one. If the
-retry is due already, it is owed. As attempt 1 it may be due a little later than asked for, so that it has an id of its
-own.
+retry is due already, it is owed. As attempt 1 it may be due a little later than requested, to have an id of its own.
 KEYS    1  the partition's prefix
 ARGV    1  id of the event that is followed
         2  the timer's key

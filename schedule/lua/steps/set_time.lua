@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
---[[ set_time has one pending timer be due at another time, as it was found: with its payload, attempt, options and
+--[[ set_time moves one pending timer, as it was found, to another due time: with its payload, attempt, options and
 repetition. One with a trigger key keeps it, with another TTL; one that is to be due now is owed, and its trigger key
 goes. A repetition that is to be due now stays as it is, and a single firing of its payload is owed beside it. Nothing
 is done to a timer that was changed since.
@@ -41,8 +41,7 @@ local function missing(t)
   return { (was_fired or firings.claimed(t.key, is_there)) and 'toolate' or 'changed' }
 end
 
--- free_time returns when a timer can be due at a time or, where that is taken, a little later: not earlier, because
--- that might be too early.
+-- free_time returns a time or, if that is taken, a little later one: an earlier one might be too early.
 local function free_time(key, due, attempt, own_stays)
   local at, tries = due, 0
   while ids.is_taken(key, at, attempt, own_stays) do
@@ -52,8 +51,8 @@ local function free_time(key, due, attempt, own_stays)
   return at
 end
 
--- owe_now has a timer that is out of due be owed. Where the present ms is taken, it is not to be claimed before its due
--- time, as if it had been given back. kind is as in index.put.
+-- owe_now makes a timer that has left due owed. If the present ms is taken, it is claimed at its due time, as if given
+-- back until then. kind is as in index.put.
 local function owe_now(key, due, record, kind)
   local ref = firings.add(key, due, entry.renewed(record), 0, kind)
   if due > clock.due() then index.rescore({ scores.at(due, PAUSED), ref }) end
@@ -86,8 +85,8 @@ local function fire_extra(t, record)
   return owe_now(t.key, due, record, account.SET)
 end
 
--- move_own moves the key's own timer. The key is right about it where the index has not heard of a change yet. The
--- user's key comes first: if timerd may not write it, nothing has happened.
+-- move_own moves the key's own timer. If the index has not heard of a change yet, the key is right. The user's key
+-- comes first: if timerd may not write it, nothing has happened.
 local function move_own(t, at)
   local key, target = t.key, t.target
   local record = redis.call('HGET', run.data, key) or 'm:'

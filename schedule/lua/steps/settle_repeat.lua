@@ -43,32 +43,32 @@ local function next_record(record, serial, due, occurrence, skipped)
   return 'p' .. string.gsub(marks, '[^ml]', '') .. options .. string.sub(record, colon)
 end
 
--- What stands for the kind of a plan that has become an occurrence.
+-- The kind of a plan that has become an occurrence.
 local PLANNED = 'planned'
 
--- free_time returns when an occurrence can be due so that no firing of its key has its id: a ms later where that is
--- enough. The steps double, so they stay few whatever has fired.
+-- free_time returns a due time at which no firing of the key has the occurrence's id: a ms later if that is enough. The
+-- steps double, so they stay few.
 local function free_time(key, due)
   local step = 1
   while redis.call('ZSCORE', run.fired, ':i:' .. int(due) .. ':' .. key) do due, step = due + step, 2 * step end
   return due
 end
 
--- is_another reports whether the firing with a ref is another than the claimed one: a plan has the ref of one that was
--- set and cancelled in the same ms.
+-- is_another reports whether the firing with a ref is not the claimed one: a plan has the ref of one set and cancelled
+-- in the same ms.
 local function is_another(record, serial)
   local own = string.match(record, ';R=(%d+)')
   return own ~= nil and own ~= serial
 end
 
--- put has an occurrence wait for a time. It returns that.
+-- put adds an occurrence due at a time, and returns the time.
 local function put(key, at, record, kind)
   index.put(key, int(at), record, kind)
   return at
 end
 
--- arm arms the next occurrence. It returns when that is due, or nil if there is none. is_plan says that it comes from a
--- plan, which is in the account.
+-- arm arms the next occurrence. It returns its due time, or nil if there is none. is_plan says that it comes from a
+-- plan, which the account has.
 local function arm(key, due, record, is_plan)
   local was, at, kind = index.pending(key), ttl.try(key), not is_plan and account.REPEATED or nil
   if was then -- that timer is the occurrence

@@ -18,7 +18,7 @@ function ttl.try(key)
   if type(at) == 'number' then return virtual(key, at) end
 end
 
--- ttl.follow has a key whose timer is due at a time, as ttl.try has returned it, run out at that instant.
+-- ttl.follow makes a key run out at the instant of its timer's due time, a result of ttl.try.
 function ttl.follow(key, at)
   if redis.pcall('PEXPIRETIME', key) ~= at then redis.pcall('PEXPIREAT', key, int(at)) end
 end
@@ -29,5 +29,5 @@ function ttl.set(key, at_text) redis.call('SET', key, trigger.mark(key), 'PXAT',
 -- ttl.try_set is ttl.set at a time, and returns whether timerd may.
 function ttl.try_set(key, at) return not redis.pcall('SET', key, trigger.mark(key), 'PXAT', int(at)).err end
 
--- ttl.try_move has a key run out at another time, and returns whether it is there and timerd may.
+-- ttl.try_move changes when a key runs out, and returns whether it exists and timerd may.
 function ttl.try_move(key, at) return redis.pcall('PEXPIREAT', key, int(at)) == 1 end
