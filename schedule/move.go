@@ -57,9 +57,9 @@ const moveBatch = 8
 // If it repeats, only this occurrence moves, as with EXPIRE: the next one keeps its time. To now none moves: a single
 // firing, which is no occurrence, is added.
 //
-// There is always one result for each move. The error says for how many the outcome is unknown, and wraps the first
-// failure. After a lost reply Move can be called again: a timer that was already moved to a future time counts as
-// moved. Only a firing that it has added to a repetition is added once more.
+// There is always one result for each move. The error counts the unknown outcomes, and wraps the first failure. After a
+// lost reply Move can be called again: a timer that was already moved to a future time counts as moved. Only a firing
+// that it has added to a repetition is added once more.
 func (s *Schedule) Move(ctx context.Context, moves []Move) ([]MoveResult, error) {
 	results := make([]MoveResult, 0, len(moves))
 	failed := 0

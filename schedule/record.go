@@ -99,7 +99,7 @@ func readOrigin(value string) Origin {
 	return Origin{Millis(ms), n}
 }
 
-// replayedOption returns the option that says when a timer was replayed.
+// replayedOption returns the option with a timer's time of replay.
 func replayedOption(at Millis) string {
 	if at == 0 {
 		return ""

@@ -23,7 +23,7 @@ type Retry struct {
 	Late    policy.Limit  // its own, counted from Due
 	Guards  policy.Guards // its own
 	Origin  Origin        // the timer's first firing
-	// Replayed is when the timer was replayed, as a dead letter is; 0 if it was not.
+	// Replayed is the time of the timer's replay from a dead letter, or 0.
 	Replayed Millis
 	// TraceParent and TraceState are fields of the event that the payload does not have; "" for none.
 	TraceParent, TraceState string

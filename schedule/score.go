@@ -19,7 +19,7 @@ const (
 	partPerhaps = 0.75 // it was given back, and may have been published
 )
 
-// Held returns when a held timer was due. ok is false if it is not held.
+// Held returns the due time of a held timer. ok is false if it is not held.
 func (s Score) Held() (due Millis, ok bool) { return Millis(s) - heldScore, s >= Score(heldScore) }
 
 func (s Score) fraction() float64 { return float64(s) - math.Trunc(float64(s)) }

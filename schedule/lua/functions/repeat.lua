@@ -84,7 +84,7 @@ local function check_times(given, first)
   if given.UNTIL and given.UNTIL < first then return 'UNTIL is before the first occurrence' end
 end
 
--- first_time returns from when a repetition counts, and its first due time, or a time before it.
+-- first_time returns the time from which a repetition counts, and its first due time, or an earlier one.
 local function first_time(given)
   local now = clock.due()
   local from = given.FROM or given.EVERY and now or 0

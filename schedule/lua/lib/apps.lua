@@ -1,4 +1,4 @@
--- How many apps a partition knows at most. Those beyond share an empty name.
+-- Limit of the apps that a partition knows. Further ones share an empty name.
 local MAX_APPS = 1000
 
 -- apps.of returns the app of a key.

@@ -1,14 +1,14 @@
 -- The balance of a partition: its account beside the timers there. Only timerd reads it.
 
--- The kinds beside: the timers there when the account began, when that was, in unix ms, and how many had fired in
--- earlier accounts.
+-- The kinds beside: the timers at the start of the account, its time in unix ms, and the timers fired in earlier
+-- accounts.
 balance.OPENING, balance.BEGAN, balance.EARLIER = 'o', 'b', 'p'
 
 -- 1 for kinds that add timers, -1 for kinds that take them away.
 local SIGNS = { s = 1, a = 1, r = 1, n = 1, f = -1, c = -1, x = -1, d = -1, l = -1, g = -1, k = -1, e = -1 }
 
 -- balance.read returns the partition's account, kinds and counts one after the other; the opening, or nil before it has
--- begun; and how many more timers there are since then by the counts.
+-- begun; and the growth since then by the counts.
 function balance.read()
   local listed = redis.call('ZRANGE', run.prefix .. 'account', 0, -1, 'WITHSCORES')
   local opening, change = nil, 0
@@ -19,7 +19,7 @@ function balance.read()
   return listed, opening, change
 end
 
--- balance.fired returns how many timers have fired by an account that balance.read has returned, and by earlier ones.
+-- balance.fired returns the number of timers fired by an account, a result of balance.read, and earlier ones.
 function balance.fired(listed)
   local n = 0
   for i = 1, #listed, 2 do
@@ -28,5 +28,5 @@ function balance.fired(listed)
   return n
 end
 
--- balance.there returns how many timers are in due and in firing.
+-- balance.there returns the numbers of timers in due and in firing.
 function balance.there() return redis.call('ZCARD', run.due), redis.call('ZCARD', run.firing) end

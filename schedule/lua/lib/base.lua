@@ -6,8 +6,8 @@
 -- and fields that rooms add. No other variable outlives the function that sets it.
 local run
 
--- How many bytes of payload a call on several keys reads, about: 2 or 3 ms, as each copy of a payload of 256 KiB takes
--- nearly half a millisecond.
+-- The payload bytes that a call on several keys reads, about: 2 or 3 ms, as each copy of 256 KiB takes nearly half a
+-- millisecond.
 local BUDGET = 400000
 
 -- int writes a time in full; Lua by itself would write it in 14 digits. It costs more than most commands: a time that

@@ -1,4 +1,4 @@
--- How pending timers become firings, several by the same commands. Only timerd does this.
+-- Pending timers become firings here, several by the same commands. Only timerd does this.
 
 -- fire_one is batch.move for one timer, as most claims from a slot of a cluster bring. It returns its ref, or nil if
 -- another firing has that.

@@ -2,8 +2,8 @@
 -- beside has these names too, by key, all of score 0: <length of key>:<key>:<due.attempt>. So the retries of one key
 -- are found as a range. With an s before due.attempt it is a timer that was set aside (see parked.lua).
 
--- At most so many retries of one key wait beside newer timers: timer_cancel takes a few milliseconds for them if their
--- payloads are of the largest size.
+-- Limit of one key's retries beside newer timers: timer_cancel takes a few milliseconds for them with the largest
+-- payloads.
 beside.MOST = 150
 
 -- beside.member returns the member of due with a name in beside.
@@ -57,9 +57,9 @@ function beside.add(key, due, attempt, record, kind, aside, until_then)
 end
 
 -- rearm sets a timer, after another wait, for a time ahead: with its trigger key, or beside the newer timer of its key.
--- It returns when it is due and its member of due, or nil if too many wait beside that timer already. Between two
--- occurrences of a repetition the key is kept for the next one. The user's key comes first: if timerd may not write it,
--- the timer waits without one. kind is as in index.put.
+-- It returns its due time and its member of due, or nil if too many wait beside that timer. Between two occurrences of
+-- a repetition the key is kept for the next one. The user's key comes first: if timerd may not write it, the timer
+-- waits without one. kind is as in index.put.
 function beside.rearm(key, due, attempt, record, kind)
   local was = index.pending(key)
   if was == due then due = due + 1 end

@@ -1,8 +1,8 @@
 -- How long a contested timer waits for the expired event that would make it owed, in ms.
 contest.GRACE = 10000
 
--- differs reports whether a key that lives on runs out at another time, at, than the index has it due, was. In the ms
--- of its own due time a key still exists. A key that was set again, and runs out in this very ms, may still exist too.
+-- contest.differs reports whether a living key runs out at another time (at) than its due time in the index (was). In
+-- the ms of its own due time a key still exists. A key that was set again, and runs out in this very ms, may exist too.
 function contest.differs(at, was) return at ~= -2 and at ~= was end
 
 -- By how much the time of a key's last access may be wrong, in ms. Redis counts whole seconds by a clock of its own,
@@ -10,8 +10,8 @@ function contest.differs(at, was) return at ~= -2 and at ~= was end
 -- looks that much older.
 local ACCESS = 1000 + 2000
 
--- contest.check_ran_out reports whether a key ran out when the index had it due, and was set again since. It judges
--- without events, by three rules for what did not run out:
+-- contest.check_ran_out reports whether a key ran out at its due time in the index, and was set again since. It judges
+-- without events, by three rules for keys that did not run out:
 --   the key was last accessed before the due time, by more than ACCESS;
 --   it has the mark, because timer_set makes the older timer owed by itself;
 --   its value is still the same.

@@ -3,7 +3,7 @@
 
 local MAX_EXPRESSION, MAX_ZONE = 256, 64
 
--- How many years are searched for a date.
+-- Years searched for a date.
 local HORIZON = 8
 
 local SHORTHANDS = {
@@ -26,7 +26,7 @@ local function date_of(day)
   return yoe + era * 400 + (month <= 2 and 1 or 0), month, doy - math.floor((153 * mp + 2) / 5) + 1
 end
 
--- month_length returns how many days a month has.
+-- month_length returns the days of a month.
 local function month_length(year, month)
   if month == 2 then return (year % 4 == 0 and (year % 100 ~= 0 or year % 400 == 0)) and 29 or 28 end
   return (month == 4 or month == 6 or month == 9 or month == 11) and 30 or 31

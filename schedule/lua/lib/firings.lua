@@ -8,8 +8,8 @@ function firings.add_tombstones(arguments, key, due, attempt, record)
   if id then arguments[n + 3], arguments[n + 4] = int(clock.real() + clock.REMEMBER), id end
 end
 
--- How many timers are moved or taken in by one group of commands. More would save little, and payloads are read before
--- it is known whether there is room for them.
+-- Timers moved or taken in by one group of commands. More would save little, and payloads are read before it is known
+-- whether there is room for them.
 firings.GROUP = 32
 
 -- age returns how long ago a tombstone was made, or nil.
@@ -64,8 +64,8 @@ end
 
 -- The firings of a key.
 
--- How many names of owed and how many claimed firings are looked at to find those of a key. Of long keys it is fewer
--- names: no more than OWED_BYTES of keys, which take about a ms.
+-- Limits of the names in owed and of the claimed firings looked at to find a key's. Of long keys it is fewer names,
+-- with at most OWED_BYTES of keys, which take about a ms.
 firings.MOST_OWED, firings.OWED_BYTES, firings.MOST_CLAIMED = 1000, 300000, 1000
 
 -- firings.given returns the first refs of a key's firings that may be unclaimed.
@@ -76,7 +76,7 @@ function firings.given(key)
   return names
 end
 
--- The part before the key in a ref has fewer bytes than this.
+-- The part before the key in a ref is shorter.
 local MOST_BEFORE_KEY = 32
 
 -- firings.claimed returns the ref of a claimed firing of a key, one for which is_wanted returns true if it is given.

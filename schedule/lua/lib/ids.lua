@@ -1,8 +1,8 @@
--- The ids of events: the key, when it was due and the attempt, which a payload may state. No two firings have one.
+-- The ids of events: key, due time and attempt, which a payload may state. No two firings share one.
 
--- may_be_shared reports whether another timer of a key may have, or get, the due time of a firing of attempt 1: a timer
--- that waits beside, or an owed or held one that a resume may shift to it. Only claims ask, and say so by
--- run.beside_others: each firing is claimed once at least.
+-- may_be_shared reports whether another timer of a key may have, or get, the due time of a firing of attempt 1: one
+-- that waits beside, or an owed or held one that a resume may shift to it. Only claims ask, by run.beside_others: each
+-- firing is claimed at least once.
 local function may_be_shared(key, due, attempt)
   if not run.beside_others then return false end
   local begin = owing.key_prefix(key)

@@ -110,7 +110,7 @@ end
 -- index.tag returns the hash tag of the partition.
 function index.tag() return string.sub(run.prefix, #PREFIX + 1, -#SUFFIX - 1) end
 
--- pending returns when a member is due, or nil.
+-- index.pending returns a member's due time, or nil.
 function index.pending(member)
   return tonumber(redis.call('ZSCORE', run.due, member) or nil)
 end

@@ -35,7 +35,7 @@ end
 -- The longest key of a guard; rules may make longer ones.
 local LONGEST = 1024
 
--- ask returns how many of some keys exist, each counted as often as it is given; or no number if timerd may not read
+-- ask returns the number of existing keys, each counted as often as it is given; or no number if timerd may not read
 -- one. existing is a key of the partition that exists. In a cluster it is asked for with them: Redis refuses keys of
 -- another slot beside it, and missing ones while the slot moves. An error would end the claim.
 local function ask(existing, ...)

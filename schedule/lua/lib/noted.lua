@@ -5,13 +5,13 @@
 -- The channel of messages about set timers to the timerds that hear this server, or false.
 noted.channel = false
 
--- How many are kept: some seconds of a thousand timers a second, each the first of its partition. They take half a MB.
+-- Limit of the notes: some seconds of a thousand timers a second, each the first of its partition; half a MB.
 local MOST_NOTED = 8192
 
--- By how many ms the clock may go back unnoticed: due times nearer than that are noted again, as they may be over.
+-- The ms by which the clock may go back unnoticed: nearer due times are noted again, as they may be over.
 local BACK = 1000
 
--- How many bytes the name of a channel has at most.
+-- The longest name of a channel, in bytes.
 local MOST_CHANNEL = 64
 
 -- noted_since is the time at which noting began, or nil, and count the number of entries since. The last entries are in

@@ -5,7 +5,7 @@
 -- The pauses, in ms: a part of how long the timer has been due.
 parked.SHORTEST_PAUSE, parked.LONGEST_PAUSE, parked.PAUSE_PART = 1000, 60000, 4
 
--- parked.next_look returns when to look again at a timer that was due at a time.
+-- parked.next_look returns the time of the next look at a timer due at a time.
 function parked.next_look(due)
   local pause = math.floor((clock.due() - due) / parked.PAUSE_PART)
   return clock.due() + math.min(math.max(pause, parked.SHORTEST_PAUSE), parked.LONGEST_PAUSE)
@@ -40,8 +40,8 @@ function parked.first(key)
   return name and beside.member(name, key)
 end
 
--- parked.take takes the first timer of a key that is set aside out of the schedule. It returns when it was due and its
--- record, or nil.
+-- parked.take removes the first timer of a key that is set aside from the schedule. It returns its due time and record,
+-- or nil.
 function parked.take(key)
   local member = parked.first(key)
   if not member then return nil end

@@ -1,7 +1,6 @@
 -- The usual claim: all that is due is as usual, and nothing else is to be done.
 
--- list_due returns the due timers, their due times in full, and when the next one is due; or nil if one of them is no
--- key.
+-- list_due returns the due timers, their due times in full, and the next due time; or nil if one of them is no key.
 local function list_due(of)
   local look = math.min(of.limit, of.most)
   local listed = redis.pcall('ZRANGE', run.due, '0', of.most_text, 'WITHSCORES')
@@ -42,7 +41,7 @@ local function own_keys(members, dues, still)
   return #own == still and own or nil
 end
 
--- may_claim reports whether a partition with a list of holds, or none, has all of some timers free.
+-- may_claim reports whether some timers are all free, by the partition's list of holds, or nil.
 local function may_claim(of, list, members, dues)
   local known, is_held = holds.read(list)
   if known < of.generation then return false end
@@ -52,7 +51,7 @@ local function may_claim(of, list, members, dues)
   return true
 end
 
--- read_group adds the records of some timers. It returns how many bytes are left for more, or nil if one is large.
+-- read_group adds the records of some timers. It returns the bytes left for more, or nil if one is large.
 local function read_group(records, members, first, last, may_be_large, left)
   for i = first, may_be_large and last or 0 do
     if redis.call('HSTRLEN', run.data, members[i]) > sizes.LARGE then return nil end
@@ -65,9 +64,8 @@ local function read_group(records, members, first, last, may_be_large, left)
   return left
 end
 
--- read_records returns the records of timers, how many bytes are left for more, and the field :?: of data; or nil if
--- they are held or large, or may have to wait in a restored Redis. Once a large record was read it is asked before how
--- large they are.
+-- read_records returns the records of timers, the bytes left for more, and the field :?: of data; or nil if they are
+-- held or large, or may have to wait in a restored Redis. If there may be large records it asks for their sizes first.
 local function read_records(of, members, dues)
   local n = #members
   local is_alone = n == 1 and not of.seen_large

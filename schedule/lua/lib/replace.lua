@@ -1,6 +1,6 @@
--- replace.find_way looks at the timer that a new one of a key replaces. It returns false if exists, NX or XX or nil,
--- forbids it; else true, whether the key may have a contested timer, and of a pending timer that is due its due time
--- and when its key runs out.
+-- replace.find_way looks at the timer that a key's new one replaces. It returns false if exists (NX, XX or nil) forbids
+-- it; else true, whether the key may have a contested timer, and of a pending timer that is due its due time and when
+-- its key runs out.
 function replace.find_way(key, exists)
   local scores = redis.call('ZMSCORE', run.due, key, ':?:' .. key)
   local was = tonumber(scores[1] or nil)

@@ -1,5 +1,5 @@
--- How large records are. A record of more bytes than LARGE is large: several are not read at once before it is known
--- how large each is.
+-- The sizes of records. A record of more bytes than LARGE is large: several are not read at once before their sizes are
+-- known.
 sizes.LARGE = 16384
 
 -- note notes whether a record put into the partition's index is large.
@@ -15,8 +15,8 @@ function sizes.may_be_large()
   return run.may_be_large
 end
 
--- fitting returns how many of some records, from the first on, have no more bytes than room together: one at least.
--- They are in data or in firingdata.
+-- fitting returns the number of first records that together have no more bytes than room: one at least. They are in
+-- data or in firingdata.
 function sizes.fitting(hash, names, room)
   if not sizes.may_be_large() then return #names end
   for i = 1, #names do

@@ -1,4 +1,4 @@
--- At most so many owed firings are cancelled by one call: it takes 3 ms if their payloads are of the largest size.
+-- Limit of the owed firings cancelled by one call: it takes 3 ms with the largest payloads.
 local MOST_CANCELLED = 300
 
 -- waits reports whether a firing waits because Redis was restored (restored.lua): no hold covers it.

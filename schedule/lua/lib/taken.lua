@@ -15,7 +15,7 @@
 --   owed, freed, kept, reclaimed, due
 --                   the firings: a ref and a record each. See claim.lua
 
--- How many due timers one call moves because they are held, and of how many bytes, about.
+-- Limits of the held due timers that one call moves: number, and about their bytes.
 taken.MOST_HELD, taken.MOST_HELD_BYTES = 256, 200000
 
 -- begin returns an empty taking with its room, or nil and an error if the partition's list of holds is older than the

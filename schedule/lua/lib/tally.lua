@@ -1,5 +1,4 @@
--- The counts are five elements for each app:module:type: that name, and how many timers are pending, owed, firing and
--- held.
+-- The counts are five elements for each app:module:type: that name, and its pending, owed, firing and held timers.
 tally.PENDING, tally.OWED, tally.FIRING, tally.HELD_TIMERS = 1, 2, 3, 4
 
 -- begin begins a call that counts, in run.counts.

@@ -9,7 +9,7 @@ end
 -- waiting.last returns the last wait of the partition, or nil.
 function waiting.last() return waiting.read(redis.call('HGET', run.data, ':w:') or nil) end
 
--- waiting.till returns until which due time timers wait, or -1.
+-- waiting.till returns the last due time of waiting timers, or -1.
 function waiting.till()
   local wait = waiting.last()
   return wait and not wait.ended and wait.till or -1

@@ -7,10 +7,10 @@ many partitions with timers or counts lack an account; how many are not here as 
 when the first account began, or 0; then for each partition that differs its hash tag and the difference: opening + in -
 out - there}. ]]
 
--- How many members of due are looked at to find the contested ones.
+-- Limit of the members of due looked at to find the contested ones.
 local MOST_LOOKED = 1000
 
--- contested returns how many members of due are contested or dismissed timers.
+-- contested returns the number of contested or dismissed timers in due.
 local function contested()
   if tonumber(redis.call('HGET', run.data, ':?:') or 0) < clock.real() then return 0 end
   local n, members = 0, redis.call('ZRANGE', run.due, '-inf', int(clock.due() + 2 * contest.GRACE), 'BYSCORE', 'LIMIT',
@@ -21,8 +21,7 @@ local function contested()
   return n
 end
 
--- add_states adds up how many timers are in each state. Each of them is in one. Most partitions have none in due, or
--- none in firing.
+-- add_states adds up the timers by state. Each is in one. Most partitions have none in due, or none in firing.
 local function add_states(there, sums, due, firing)
   local disputed, aside, late, held, owed, refused = 0, 0, 0, 0, 0, 0
   if due > 0 then

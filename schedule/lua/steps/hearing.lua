@@ -14,7 +14,7 @@ Returns {how many are subscribed to that channel, or -1 if Redis refuses to tell
 if the data of a server of a cluster are not compared, else 1, the incarnation of the server if it tells}.
 If its reply is lost: again it notes a later sign. ]]
 
--- For how many times as long as it is believed the set is kept: its slot may move, and then nobody looks there.
+-- The set is kept KEPT times as long as a sign is believed: if its slot moves, nobody looks there.
 local KEPT = 10
 
 function steps.hearing(KEYS, ARGV)

@@ -21,13 +21,13 @@ Returns two lists of ids, each sorted: of the living able to publish, and of the
 this timerd silent, else 0.
 If its reply is lost: again it notes a later sign of life. ]]
 
--- How many timerds' descriptions are kept. If there are more, somebody else has written there: all are forgotten, and
--- the timerds send theirs again.
+-- Limit of the kept descriptions. If there are more, somebody else has written there: all are forgotten, and the
+-- timerds send theirs again.
 local MOST = 1000
--- How many silent timerds are kept, those seen last, and for how many ms.
+-- Limits of the kept silent timerds, the last seen ones: number, and time in ms.
 local MOST_SILENT, SILENT_FOR = 100, 24 * 3600 * 1000
 
--- move_silent moves the silent from the timerds at work to their own set. It returns how many they are.
+-- move_silent moves the silent from the timerds at work to their own set. It returns their number.
 local function move_silent(working, own, now, dead)
   local silent = redis.call('ZRANGE', working, dead, '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, MOST_SILENT, 'WITHSCORES')
   for i = 1, #silent, 2 do redis.call('ZADD', own, silent[i + 1], silent[i]) end

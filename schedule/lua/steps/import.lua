@@ -39,8 +39,7 @@ local function add_owed(key, due, record)
   return 1
 end
 
--- add sets a timer that is not there, and returns its place in the reply. was is when the key's own timer is due, or
--- nil.
+-- add sets a missing timer, and returns its place in the reply. was is the due time of the key's own timer, or nil.
 local function add(key, due, place, record, attempt, serial, was)
   if due <= clock.due() and place ~= 'plan' then return add_owed(key, due, record) end
   if place == 'beside' then

@@ -15,7 +15,7 @@ how many were dropped, fields that are of no timer and mean nothing to this vers
 -1}.
 If its reply is lost: the same page again changes nothing more. ]]
 
--- How many entries one command is about, and how many firings are looked at for one of a key.
+-- Limits of the entries of one command, and of the firings looked at to find one of a key.
 local MANY, MOST_FIRINGS = 100, 1000
 
 -- is_timer reports whether a member without a due time can be that of a timer.

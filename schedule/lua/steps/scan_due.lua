@@ -17,7 +17,7 @@ timer counts as something to claim in the far future. ]]
 -- first returns the lowest score of a sorted set, or nil.
 local function first(key) return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) end
 
--- records returns how many records a hash has, and by how many it differs from the members of its sorted set.
+-- records returns the number of a hash's records, and its difference from the members of its sorted set.
 local function records(hash, members)
   local fields = redis.call('HLEN', hash)
   local more = fields - members
@@ -28,8 +28,8 @@ end
 -- one returns 1 for an existing key.
 local function one(there) return there and 1 or 0 end
 
--- timers returns how many of the two keys of timers of a partition exist, and the number of lost members or records. at
--- is the first due time, or nil.
+-- timers returns how many of the two keys of timers exist, and the number of lost members or records. at is the first
+-- due time, or nil.
 local function timers(o, k, at)
   local waiting = at and redis.call('ZCARD', k.due) or 0
   local fields, missing = records(k.data, waiting)

@@ -38,8 +38,8 @@ local function score_now(t, ref, score)
   end
 end
 
--- rescore gives firings the scores that they have now. It returns how many it has looked at and changed, and when the
--- first of these is to be claimed.
+-- rescore gives firings their new scores. It returns how many it has looked at and changed, and the time of the first
+-- changed one.
 local function rescore(t, passed, most)
   local after = '(' .. int(clock.due() + math.max(t.longest_claim, t.longest_pause) + t.by)
   local listed = redis.call('ZRANGE', run.firing, after, '(' .. HELD_TEXT, 'BYSCORE', 'LIMIT', passed, most,
@@ -56,7 +56,7 @@ local function rescore(t, passed, most)
   return #listed / 2, #changed / 2, soonest
 end
 
--- date_tombstones dates tombstones of later than now back to now, and returns how many.
+-- date_tombstones dates tombstones later than now back to now, and returns how many.
 local function date_tombstones(by, most)
   local later = '(' .. int(clock.real() + clock.REMEMBER + by)
   local tombstones, dated = redis.call('ZRANGE', run.fired, later, '+inf', 'BYSCORE', 'LIMIT', 0, most), {}

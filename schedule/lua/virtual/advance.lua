@@ -16,8 +16,8 @@ local MOST_LOOKED = 1000
 -- sooner returns the earlier of two times; -1 stands for none.
 local function sooner(one, other) return one == -1 and other or other == -1 and one or math.min(one, other) end
 
--- look_at_firings returns how many firings are open, when the first one that is released for later may be claimed, or
--- -1, and adds the keys of some to names.
+-- look_at_firings returns the number of open firings and the time of the first one released for later, or -1, and adds
+-- the keys of some to names.
 local function look_at_firings(names, most)
   local listed = redis.call('ZRANGE', run.firing, '-inf', '(' .. HELD_TEXT, 'BYSCORE', 'LIMIT', 0, MOST_LOOKED,
     'WITHSCORES')
