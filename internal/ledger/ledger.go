@@ -21,8 +21,10 @@ import (
 )
 
 const (
-	// lookEvery is the interval of the comparisons of all timerds together.
+	// lookEvery is the longest interval of the comparisons of all timerds together.
 	lookEvery = time.Minute
+	// lookPause is the interval at which a timerd asks whether there is one to make.
+	lookPause = lookEvery / 4
 	// lookTimeout bounds one: a cluster has 16,384 partitions.
 	lookTimeout = 20 * time.Second
 	// unexplainedFor is the time after which unexplained events or firings are a finding.
@@ -62,9 +64,19 @@ func (c Comparison) Differs() bool {
 
 // record is the last comparison with its beginning.
 type record struct {
-	Begin  begin      `json:"begin"`
-	Last   Comparison `json:"last"`
-	Looked time.Time  `json:"looked"` // by the clock of NATS
+	Begin begin      `json:"begin"`
+	Last  Comparison `json:"last"`
+	// Account is the account read last, if no partition differed.
+	Account *schedule.Account `json:"account,omitempty"`
+	Looked  time.Time         `json:"looked"` // by the clock of NATS
+}
+
+// Seen is what the timerds have seen last.
+type Seen struct {
+	Comparison
+	// Account is the account at Looked, or nil: a partition differed, or Redis did not answer.
+	Account *schedule.Account
+	Looked  time.Time // when a timerd tried to compare, by the clock of NATS; zero: never
 }
 
 // begin is the starting point of a comparison: a sequence of the stream, just after the account was read.
@@ -198,7 +210,7 @@ func (k Keeper) Run(ctx context.Context) {
 		within, cancel := context.WithTimeout(ctx, lookTimeout)
 		err := k.look(within)
 		cancel()
-		if pause = lookEvery / 4; err != nil && k.JetStream.Conn().IsConnected() {
+		if pause = lookPause; err != nil && k.JetStream.Conn().IsConnected() {
 			pause = pace.Fail("the account is not compared with the stream of firings", err)
 		} else {
 			pace.Succeed()
@@ -216,7 +228,7 @@ func (k Keeper) look(ctx context.Context) error {
 		return err
 	}
 	info, err := k.stream(ctx)
-	if err != nil || info.TimeStamp.Sub(was.Looked).Abs() < lookEvery*9/10 {
+	if err != nil || info.TimeStamp.Sub(was.Looked).Abs() < lookEvery-lookPause {
 		return err
 	}
 	return k.compare(ctx, was, info.TimeStamp)
@@ -233,7 +245,10 @@ func (k Keeper) compare(ctx context.Context, was record, now time.Time) error {
 		if !kept.Looked.Equal(was.Looked) {
 			return false // another timerd was first
 		}
-		kept.Looked = now
+		kept.Looked, kept.Account = now, nil
+		if len(r.account.Differences) == 0 {
+			kept.Account = &r.account
+		}
 		if missing != "" {
 			return true
 		}
@@ -249,14 +264,13 @@ func (k Keeper) compare(ctx context.Context, was record, now time.Time) error {
 	return k.copy(ctx, r)
 }
 
-// Read returns the last comparison of a timerd, and when a timerd tried to compare last, by the clock of NATS. Both are
-// zero if there is none.
-func Read(ctx context.Context, js jetstream.JetStream, s streams.Config) (c Comparison, looked time.Time, err error) {
+// Read returns what the timerds have seen last; the zero Seen if there is nothing.
+func Read(ctx context.Context, js jetstream.JetStream, s streams.Config) (Seen, error) {
 	r, err := streams.ReadState[record](ctx, js, s, stateComparison)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		err = nil
 	}
-	return r.Last, r.Looked, err
+	return Seen{r.Last, r.Account, r.Looked}, err
 }
 
 // Acknowledge has a new comparison begin if the last one differs, and returns that one.

@@ -85,7 +85,7 @@ func (b *books) wants(name string, stored, least, most int64) {
 	if err := b.LookNow(b.t.Context()); err != nil {
 		b.t.Fatal(name, err)
 	}
-	c, _, err := ledger.Read(b.t.Context(), b.JetStream, b.Streams)
+	c, err := ledger.Read(b.t.Context(), b.JetStream, b.Streams)
 	if err != nil {
 		b.t.Fatal(name, err)
 	}
@@ -182,7 +182,7 @@ func TestADifferenceLasts(t *testing.T) {
 	b := newBooks(t)
 	differs := func(want bool) {
 		t.Helper()
-		c, _, err := ledger.Read(t.Context(), b.JetStream, b.Streams)
+		c, err := ledger.Read(t.Context(), b.JetStream, b.Streams)
 		if err != nil || c.Differs() != want {
 			t.Errorf("%+v, %v; differs: want %v", c, err, want)
 		}
@@ -263,7 +263,7 @@ func TestTimerdsShareTheLedger(t *testing.T) {
 		if err := b.Look(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		c, _, err := ledger.Read(t.Context(), b.JetStream, b.Streams)
+		c, err := ledger.Read(t.Context(), b.JetStream, b.Streams)
 		if err != nil || c.At.IsZero() || !at.IsZero() && !c.At.Equal(at) {
 			t.Errorf("%+v, %v; want one of %v", c, err, at)
 		}

@@ -13,9 +13,9 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// accountAge is the time for which a [RecentAccount] reuses an answer: with the pause between two reports and the time
-// of a look it is under a minute.
-const accountAge = 50 * time.Second
+// accountAge is the time for which a [RecentAccount] reuses an answer: somewhat longer than the interval at which the
+// timerds read the account.
+const accountAge = 70 * time.Second
 
 // mostDiffering limits the partitions that a text names.
 const mostDiffering = 3
@@ -23,18 +23,26 @@ const mostDiffering = 3
 // RecentAccount has the last account, for callers that make repeated reports. The zero value is ready. Its methods may
 // be called concurrently; nil keeps nothing.
 type RecentAccount struct {
-	mu   sync.Mutex
-	at   time.Time
-	last *schedule.Account
+	mu     sync.Mutex
+	at     time.Time
+	last   *schedule.Account
+	looked time.Time // the last ledger.Seen.Looked
 }
 
-// get returns a recent account, or nil if Redis does not tell: other checks say why.
-func (r *RecentAccount) get(ctx context.Context, s *schedule.Schedule) *schedule.Account {
+// get returns a recent account, or nil if Redis does not tell: other checks say why. It relies on a timerd's reading
+// since the report before, as a cluster takes half a second for one. An account that differs it reads by itself.
+func (r *RecentAccount) get(ctx context.Context, s *schedule.Schedule, seen ledger.Seen) *schedule.Account {
 	if r == nil {
 		r = &RecentAccount{}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if !seen.Looked.Equal(r.looked) {
+		if !r.looked.IsZero() { // else nobody knows how old it is
+			r.last, r.at = seen.Account, time.Now()
+		}
+		r.looked = seen.Looked
+	}
 	if r.last != nil && time.Since(r.at) < accountAge {
 		return r.last
 	}
@@ -43,6 +51,13 @@ func (r *RecentAccount) get(ctx context.Context, s *schedule.Schedule) *schedule
 		return r.last
 	}
 	return nil
+}
+
+// gatherAccount asks for the account, if a server answers.
+func (f *facts) gatherAccount(ctx context.Context) {
+	if f.redis != nil {
+		f.account = f.Account.get(ctx, f.Schedule, f.ledger)
+	}
 }
 
 // AccountFix returns what to do about a difference of an account.
@@ -94,25 +109,25 @@ func checkAccount(f *facts, p *diag.Findings) {
 	if f.account != nil && len(f.account.Differences) > 0 {
 		p.Warn(AccountFix(*f.account), "the account differs: %s", DescribeDifferences(*f.account))
 	}
-	if f.compared.Differs() {
-		text, fix := Unexplained(f.compared, f.Streams.Names)
+	if f.ledger.Differs() {
+		text, fix := Unexplained(f.ledger.Comparison, f.Streams.Names)
 		p.Warn(fix, "%s", text)
 	}
 	if f.isStale() {
 		p.Warn("the log of each timerd says why; until that is fixed, timerd account compares",
 			"no timerd has compared the account with %s since %s", f.Streams.FiredStream(),
-			f.looked.UTC().Format(time.RFC3339))
+			f.ledger.Looked.UTC().Format(time.RFC3339))
 	}
 }
 
 // isStale reports whether living timerds have stopped comparing the account with the events.
 func (f *facts) isStale() bool {
-	if f.nats == nil || f.looked.IsZero() || f.redis == nil || len(f.redis.Timerds) == 0 {
+	if f.nats == nil || f.ledger.Looked.IsZero() || f.redis == nil || len(f.redis.Timerds) == 0 {
 		return false // never, or other checks say why
 	}
 	for _, s := range f.nats.Streams {
 		if s.Name == f.Streams.FiredStream() && s.info != nil {
-			return s.info.TimeStamp.Sub(f.looked) > ledger.Stale
+			return s.info.TimeStamp.Sub(f.ledger.Looked) > ledger.Stale
 		}
 	}
 	return false

@@ -9,6 +9,7 @@ import (
 
 	"github.com/timerd-io/timerd/internal/diag"
 	"github.com/timerd-io/timerd/internal/ledger"
+	"github.com/timerd-io/timerd/internal/testenv"
 	"github.com/timerd-io/timerd/keys"
 	"github.com/timerd-io/timerd/schedule"
 )
@@ -63,9 +64,9 @@ func TestStaleComparison(t *testing.T) {
 		{at.Add(-ledger.Stale - time.Second), alive,
 			"no timerd has compared the account with TIMERS since 2026-11-27T08:49:59Z"},
 	} {
-		f := &facts{looked: c.looked, redis: &Redis{Timerds: c.timerds}, nats: &NATS{Streams: []Stream{
-			{Name: "TIMERS_DEAD"}, {Name: "TIMERS", info: &jetstream.StreamInfo{TimeStamp: at}},
-		}}}
+		f := &facts{ledger: ledger.Seen{Looked: c.looked}, redis: &Redis{Timerds: c.timerds}, nats: &NATS{
+			Streams: []Stream{{Name: "TIMERS_DEAD"}, {Name: "TIMERS", info: &jetstream.StreamInfo{TimeStamp: at}}},
+		}}
 		var found diag.Findings
 		checkAccount(f, &found)
 		switch {
@@ -98,12 +99,39 @@ func TestUnexplainedEvents(t *testing.T) {
 			compared.Unexplained = compared.At.Add(-c.lasts)
 		}
 		var found diag.Findings
-		checkAccount(&facts{compared: compared}, &found)
+		checkAccount(&facts{ledger: ledger.Seen{Comparison: compared}}, &found)
 		switch {
 		case c.text == "" && len(found) == 0:
 		case len(found) != 1 || found[0].Level != diag.Warn || found[0].Text != c.text ||
 			!strings.Contains(found[0].Fix, c.fix):
 			t.Errorf("%+v, want %q", found, c.text)
 		}
+	}
+}
+
+// Repeated reports rely on a timerd's reading since the report before. A reading of unknown age, or of an account that
+// differs, they make by themselves.
+func TestReportsShareTheAccount(t *testing.T) {
+	t.Parallel()
+	s := schedule.New(testenv.Redis(t).Client(), schedule.DefaultMaxPayload)
+	at, shared := time.Date(2026, 11, 27, 9, 0, 0, 0, time.UTC), &schedule.Account{Opening: 7}
+	var r RecentAccount
+	for i, c := range []struct {
+		seen    ledger.Seen
+		opening int64
+	}{
+		{ledger.Seen{}, 0},
+		{ledger.Seen{Looked: at, Account: shared}, 0},
+		{ledger.Seen{Looked: at.Add(time.Minute), Account: shared}, 7},
+		{ledger.Seen{Looked: at.Add(time.Minute), Account: shared}, 7},
+		{ledger.Seen{Looked: at.Add(2 * time.Minute)}, 0},
+	} {
+		if a := r.get(t.Context(), s, c.seen); a == nil || a.Opening != c.opening {
+			t.Errorf("%d: %+v, want %d", i, a, c.opening)
+		}
+	}
+	var none *RecentAccount
+	if a := none.get(t.Context(), s, ledger.Seen{Looked: at, Account: shared}); a == nil || a.Opening != 0 {
+		t.Errorf("a single report: %+v", a)
 	}
 }

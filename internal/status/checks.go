@@ -40,11 +40,10 @@ type facts struct {
 	faults      []*streams.Fault
 	lost        []streams.Loss // not acknowledged yet
 	deliverers  []streams.Deliverer
-	uncounted   *streams.Fault    // nobody counts the timers
-	compared    ledger.Comparison // of the account with the stream of firings
-	looked      time.Time         // when a timerd tried that last, by the clock of NATS; zero: never
-	stateErr    error             // why these five are unknown
-	unwritten   []*streams.Fault  // streams that the server cannot write to disk; asked only if timers may wait
+	ledger      ledger.Seen      // the account beside the stream of firings
+	uncounted   *streams.Fault   // nobody counts the timers
+	stateErr    error            // why these four are unknown
+	unwritten   []*streams.Fault // streams that the server cannot write to disk; asked only if timers may wait
 	webhooks    *Webhooks
 	webhooksErr error
 }

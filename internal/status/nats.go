@@ -137,7 +137,7 @@ func (f *facts) gatherState(ctx context.Context) {
 		f.deliverers, f.stateErr = streams.ReadDeliverers(ctx, f.JetStream, f.Streams)
 	}
 	if f.stateErr == nil {
-		f.compared, f.looked, f.stateErr = ledger.Read(ctx, f.JetStream, f.Streams)
+		f.ledger, f.stateErr = ledger.Read(ctx, f.JetStream, f.Streams)
 	}
 	if f.stateErr == nil {
 		f.uncounted, f.stateErr = streams.ReadCounting(ctx, f.JetStream, f.Streams, f.Written)

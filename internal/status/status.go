@@ -80,12 +80,13 @@ func (s Sources) Gather(ctx context.Context) *Report {
 	wg.Go(func() { f.gatherRedis(ctx) })
 	wg.Go(func() { f.gatherNATS(ctx) })
 	wg.Wait()
+	f.gatherAccount(ctx)
 	f.gatherRestored(ctx)
 	if f.nats != nil && f.waits() {
 		f.gatherUnwritten(ctx)
 	}
-	r := &Report{Problems: diag.Findings{}, Redis: f.redis, NATS: f.nats, Account: f.account, Compared: f.compared,
-		Found: diag.Run(checks(), f, nil)}
+	r := &Report{Problems: diag.Findings{}, Redis: f.redis, NATS: f.nats, Account: f.account,
+		Compared: f.ledger.Comparison, Found: diag.Run(checks(), f, nil)}
 	for i := range f.servers {
 		r.Lacking = append(r.Lacking, f.servers[i].lacking)
 	}

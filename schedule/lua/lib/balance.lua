@@ -28,5 +28,17 @@ function balance.fired(listed)
   return n
 end
 
--- balance.there returns the numbers of timers in due and in firing.
-function balance.there() return redis.call('ZCARD', run.due), redis.call('ZCARD', run.firing) end
+-- balance.look returns the number of sets of the partition: its account, due, firing and those of parked timers; or an
+-- error, if it is not here as a whole.
+function balance.look()
+  return redis.pcall('EXISTS', run.prefix, run.prefix .. 'account', run.due, run.firing, run.prefix .. 'aside',
+    run.prefix .. 'refused')
+end
+
+-- balance.there returns the numbers of timers in due and in firing, and whether some may be parked. sets is the result
+-- of balance.look for a partition with an account: most have only that and due.
+function balance.there(sets)
+  local due = redis.call('ZCARD', run.due)
+  if sets == 2 and due > 0 then return due, 0, false end
+  return due, redis.call('ZCARD', run.firing), true
+end

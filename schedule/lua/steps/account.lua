@@ -21,12 +21,13 @@ local function contested()
   return n
 end
 
--- add_states adds up the timers by state. Each is in one. Most partitions have none in due, or none in firing.
-local function add_states(there, sums, due, firing)
+-- add_states adds up the timers by state. Each is in one. Most partitions have none in due, or none in firing. parks
+-- says that some may be parked.
+local function add_states(there, sums, due, firing, parks)
   local disputed, aside, late, held, owed, refused = 0, 0, 0, 0, 0, 0
   if due > 0 then
     disputed = contested()
-    aside = math.min(redis.call('ZCARD', run.prefix .. 'aside'), due - disputed)
+    if parks then aside = math.min(redis.call('ZCARD', run.prefix .. 'aside'), due - disputed) end
     late = math.min(redis.call('ZCOUNT', run.due, '-inf', clock.due_text()), due - disputed - aside)
   end
   if firing > 0 then
@@ -40,12 +41,13 @@ local function add_states(there, sums, due, firing)
   sums.i = (sums.i or 0) + firing - held - owed
 end
 
--- add adds up the account of a partition, and returns by how much it differs; or nil if it has not begun.
-local function add(t)
+-- add adds up the account of a partition with so many sets, and returns by how much it differs; or nil if it has not
+-- begun.
+local function add(t, sets)
   local counts, opening, change = balance.read()
   if not opening then return nil end
-  local due, firing = balance.there()
-  add_states(t.there, t.sums, due, firing)
+  local due, firing, parks = balance.there(sets)
+  add_states(t.there, t.sums, due, firing, parks)
   for i = 1, #counts, 2 do
     local kind, count = counts[i], tonumber(counts[i + 1])
     if kind ~= balance.BEGAN then
@@ -62,8 +64,8 @@ function steps.account(_, ARGV)
   local t, without, away, rows = { sums = {}, there = { 0, 0, 0, 0, 0, 0 }, began = 0 }, 0, 0, {}
   for i = 1, #ARGV do
     index.enter(PREFIX .. ARGV[i] .. SUFFIX) -- never exists, see index.lua
-    local here = redis.pcall('EXISTS', run.prefix, run.prefix .. 'account', run.due, run.firing)
-    local difference = type(here) == 'number' and here > 0 and add(t)
+    local here = balance.look()
+    local difference = type(here) == 'number' and here > 0 and add(t, here)
     if type(here) ~= 'number' then
       away = away + 1
     elseif difference == nil then

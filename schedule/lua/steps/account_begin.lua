@@ -19,12 +19,14 @@ local function begin(listed, change, timers)
   redis.call('ZADD', account_key, is_whole and 0 or timers, balance.OPENING, int(clock.real()), balance.BEGAN)
 end
 
--- keep begins the account of a partition, or returns by how much it differs.
-local function keep()
+-- keep begins the account of a partition with so many sets, or returns by how much it differs.
+local function keep(sets)
   local listed, opening, change = balance.read()
-  local due, firing = balance.there()
-  if opening then return 0, opening + change - due - firing end
-  begin(listed, change, due + firing)
+  if opening then
+    local due, firing = balance.there(sets)
+    return 0, opening + change - due - firing
+  end
+  begin(listed, change, redis.call('ZCARD', run.due) + redis.call('ZCARD', run.firing))
   return 1, 0
 end
 
@@ -33,10 +35,10 @@ function steps.account_begin(_, ARGV)
   local out = { 0 }
   for i = 2, #ARGV do
     index.enter(PREFIX .. ARGV[i] .. SUFFIX) -- never exists, see index.lua
-    local here = redis.pcall('EXISTS', run.prefix, run.prefix .. 'account', run.due, run.firing)
+    local here = balance.look()
     local is_here, changed, difference = type(here) == 'number' and (here > 0 or not CLUSTER), 0, 0
     if is_here and ARGV[1] == '1' then
-      changed, difference = keep()
+      changed, difference = keep(here)
     elseif is_here then
       changed = redis.call('ZREM', run.prefix .. 'account', balance.OPENING)
     end
