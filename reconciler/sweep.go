@@ -17,8 +17,9 @@ const (
 	putRightEvery = 30 * time.Second
 	// lookEvery is the longest time between two looks of sweeps at each partition of a cluster.
 	lookEvery = 5 * time.Second
-	// accountEvery is the interval at which the first timerd compares the accounts with the timers.
-	accountEvery = 30 * time.Second
+	// accountEvery is the interval at which the first timerd compares the accounts with the timers. With the sweeps and
+	// the time of a comparison it is under a minute.
+	accountEvery = 50 * time.Second
 )
 
 // Scanner finds due timers.

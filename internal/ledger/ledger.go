@@ -24,7 +24,7 @@ const (
 	// lookEvery is the longest interval of the comparisons of all timerds together.
 	lookEvery = time.Minute
 	// lookPause is the interval at which a timerd asks whether there is one to make.
-	lookPause = lookEvery / 4
+	lookPause = lookEvery / 12
 	// lookTimeout bounds one: a cluster has 16,384 partitions.
 	lookTimeout = 20 * time.Second
 	// unexplainedFor is the time after which unexplained events or firings are a finding.
@@ -206,7 +206,7 @@ type Keeper struct {
 // Run keeps the ledger until ctx ends.
 func (k Keeper) Run(ctx context.Context) {
 	pace := backoff.Backoff{Policy: backoff.Policy{First: lookEvery, Longest: 5 * time.Minute}, Logger: k.Logger}
-	for pause := lookEvery / 12; backoff.Sleep(ctx, pause); {
+	for pause := lookPause; backoff.Sleep(ctx, pause); {
 		within, cancel := context.WithTimeout(ctx, lookTimeout)
 		err := k.look(within)
 		cancel()
