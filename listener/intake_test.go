@@ -101,7 +101,7 @@ func TestHintsAreIdleOnceTakenIn(t *testing.T) {
 	})
 }
 
-// The intake of hints at the end is finished, but not waited for for ever.
+// The intake of hints at the end is finished, but not waited for without end.
 func TestHintsUnderWayAtTheEnd(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
