@@ -200,14 +200,14 @@ func (s *sheet) show(cmd *cobra.Command, asJSON bool) (err error) {
 	case a.Difference != 0:
 		say("the account differs; run: timerd account")
 	case a.Without > 0:
-		say("%s without an account: it begins within 30 s once every timerd alive counts, and the one started last",
+		say("%s without an account: it begins within a minute once every timerd alive counts, and the one started last",
 			counted(a.Without, "partition"))
 	case a.Moving > 0:
 		say("%s left out, because they are moving", counted(a.Moving, "slot"))
 	case s.problem != "":
 		say("%s", s.problem)
 	case a.Since.IsZero():
-		say("there is no account: it begins once a timerd runs, in a cluster within 30 s of the first timer")
+		say("there is no account: it begins once a timerd runs, in a cluster within a minute of the first timer")
 		return nil
 	default:
 		return nil

@@ -231,11 +231,11 @@ var (
 	errQuiet = fmt.Errorf("no message came: %w", context.DeadlineExceeded)
 )
 
-// read calls f for the messages up to a sequence, so many in all, until f returns false. NATS sends no others.
-func (p *pull) read(ctx context.Context, to, inAll uint64, f func(message) bool) error {
-	for most, bytes, quiet := 0, 0, firstQuiet; p.count < inAll; {
+// read calls f for the messages up to a sequence until f returns false. It asks NATS for no more than a limit.
+func (p *pull) read(ctx context.Context, to, limit uint64, f func(message) bool) error {
+	for most, bytes, quiet := 0, 0, firstQuiet; p.count < limit; {
 		if most == 0 {
-			most, bytes = int(min(batchMessages, to-p.last+1, inAll-p.count)), bufferBytes
+			most, bytes = int(min(batchMessages, to-p.last+1, limit-p.count)), bufferBytes
 		}
 		came := p.count
 		err := p.batch(ctx, most, bytes, quiet, func(m message, left uint64) bool {

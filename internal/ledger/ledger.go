@@ -21,10 +21,11 @@ import (
 )
 
 const (
-	// lookEvery is the longest interval of the comparisons of all timerds together.
-	lookEvery = time.Minute
+	// lookEvery is the interval of the comparisons of all timerds together, unless some fail. With the time of one it
+	// is under a minute.
+	lookEvery = 50 * time.Second
 	// lookPause is the interval at which a timerd asks whether there is one to make.
-	lookPause = lookEvery / 12
+	lookPause = lookEvery / 10
 	// lookTimeout bounds one: a cluster has 16,384 partitions.
 	lookTimeout = 20 * time.Second
 	// unexplainedFor is the time after which unexplained events or firings are a finding.
@@ -66,7 +67,7 @@ func (c Comparison) Differs() bool {
 type record struct {
 	Begin begin      `json:"begin"`
 	Last  Comparison `json:"last"`
-	// Account is the account read last, if no partition differed.
+	// Account is the account at Looked, if it was whole and no partition differed.
 	Account *schedule.Account `json:"account,omitempty"`
 	Looked  time.Time         `json:"looked"` // by the clock of NATS
 }
@@ -74,9 +75,9 @@ type record struct {
 // Seen is what the timerds have seen last.
 type Seen struct {
 	Comparison
-	// Account is the account at Looked, or nil: a partition differed, or Redis did not answer.
+	// Account is the account at Looked; nil if it was not whole, or a partition differed.
 	Account *schedule.Account
-	Looked  time.Time // when a timerd tried to compare, by the clock of NATS; zero: never
+	Looked  time.Time // when a timerd began to compare last, by the clock of NATS; zero: never
 }
 
 // begin is the starting point of a comparison: a sequence of the stream, just after the account was read.
@@ -241,12 +242,13 @@ func (k Keeper) compare(ctx context.Context, was record, now time.Time) error {
 	if err != nil {
 		return err
 	}
+	isWhole := r.account.IsWhole() && len(k.Schedule.PassedOver()) == 0
 	err = streams.ChangeState(ctx, k.JetStream, k.Streams, stateComparison, func(kept *record) bool {
 		if !kept.Looked.Equal(was.Looked) {
 			return false // another timerd was first
 		}
 		kept.Looked, kept.Account = now, nil
-		if len(r.account.Differences) == 0 {
+		if isWhole && len(r.account.Differences) == 0 {
 			kept.Account = &r.account
 		}
 		if missing != "" {
@@ -258,7 +260,7 @@ func (k Keeper) compare(ctx context.Context, was record, now time.Time) error {
 		kept.Last = r.compare(*kept)
 		return true
 	})
-	if err != nil || !r.account.IsWhole() || len(k.Schedule.PassedOver()) > 0 {
+	if err != nil || !isWhole {
 		return err
 	}
 	return k.copy(ctx, r)
@@ -277,7 +279,7 @@ func Read(ctx context.Context, js jetstream.JetStream, s streams.Config) (Seen, 
 func Acknowledge(ctx context.Context, js jetstream.JetStream, s streams.Config) (was Comparison, err error) {
 	err = streams.ChangeState(ctx, js, s, stateComparison, func(kept *record) bool {
 		was = kept.Last
-		kept.Begin, kept.Last, kept.Looked = begin{}, Comparison{}, time.Time{}
+		*kept = record{}
 		return was.Differs()
 	})
 	if errors.Is(err, jetstream.ErrStreamNotFound) {

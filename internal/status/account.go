@@ -13,9 +13,9 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// accountAge is the time for which a [RecentAccount] reuses an answer: somewhat longer than the interval at which the
-// timerds read the account.
-const accountAge = 70 * time.Second
+// accountAge is the time for which a [RecentAccount] reuses an answer. It is longer than the interval at which the
+// timerds store one, and with the pause between two reports and the time of a look it is under a minute.
+const accountAge = 55 * time.Second
 
 // mostDiffering limits the partitions that a text names.
 const mostDiffering = 3
@@ -26,23 +26,16 @@ type RecentAccount struct {
 	mu     sync.Mutex
 	at     time.Time
 	last   *schedule.Account
-	looked time.Time // the last ledger.Seen.Looked
+	looked time.Time // of the last take
 }
 
-// get returns a recent account, or nil if Redis does not tell: other checks say why. It relies on a timerd's reading
-// since the report before, as a cluster takes half a second for one. An account that differs it reads by itself.
-func (r *RecentAccount) get(ctx context.Context, s *schedule.Schedule, seen ledger.Seen) *schedule.Account {
+// get returns a recent account, or nil if Redis does not tell: other checks say why.
+func (r *RecentAccount) get(ctx context.Context, s *schedule.Schedule) *schedule.Account {
 	if r == nil {
 		r = &RecentAccount{}
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !seen.Looked.Equal(r.looked) {
-		if !r.looked.IsZero() { // else nobody knows how old it is
-			r.last, r.at = seen.Account, time.Now()
-		}
-		r.looked = seen.Looked
-	}
 	if r.last != nil && time.Since(r.at) < accountAge {
 		return r.last
 	}
@@ -53,10 +46,20 @@ func (r *RecentAccount) get(ctx context.Context, s *schedule.Schedule, seen ledg
 	return nil
 }
 
-// gatherAccount asks for the account, if a server answers.
-func (f *facts) gatherAccount(ctx context.Context) {
-	if f.redis != nil {
-		f.account = f.Account.get(ctx, f.Schedule, f.ledger)
+// take has the next report use the account that the timerds stored last: a cluster takes half a second for a reading.
+// If they stored none, as it differs or is not whole, the next report reads it by itself. now is by the clock of NATS.
+func (r *RecentAccount) take(seen ledger.Seen, now time.Time) {
+	if r == nil || seen.Looked.IsZero() || now.IsZero() {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if seen.Looked.Equal(r.looked) {
+		return
+	}
+	r.looked = seen.Looked
+	if at := time.Now().Add(-max(now.Sub(seen.Looked), 0)); seen.Account == nil || at.After(r.at) {
+		r.last, r.at = seen.Account, at
 	}
 }
 
@@ -125,10 +128,15 @@ func (f *facts) isStale() bool {
 	if f.nats == nil || f.ledger.Looked.IsZero() || f.redis == nil || len(f.redis.Timerds) == 0 {
 		return false // never, or other checks say why
 	}
-	for _, s := range f.nats.Streams {
-		if s.Name == f.Streams.FiredStream() && s.info != nil {
-			return s.info.TimeStamp.Sub(f.ledger.Looked) > ledger.Stale
+	return f.natsNow().Sub(f.ledger.Looked) > ledger.Stale
+}
+
+// natsNow returns the time by the clock of NATS, or the zero Time.
+func (f *facts) natsNow() time.Time {
+	for i := 0; f.nats != nil && i < len(f.nats.Streams); i++ {
+		if s := &f.nats.Streams[i]; s.Name == f.Streams.FiredStream() && s.info != nil {
+			return s.info.TimeStamp
 		}
 	}
-	return false
+	return time.Time{}
 }

@@ -109,29 +109,38 @@ func TestUnexplainedEvents(t *testing.T) {
 	}
 }
 
-// Repeated reports rely on a timerd's reading since the report before. A reading of unknown age, or of an account that
-// differs, they make by themselves.
+// Repeated reports use a timerd's reading if it is newer than their own, until it is too old, or the timerds have
+// stored none. A failed look into NATS changes nothing.
 func TestReportsShareTheAccount(t *testing.T) {
 	t.Parallel()
 	s := schedule.New(testenv.Redis(t).Client(), schedule.DefaultMaxPayload)
-	at, shared := time.Date(2026, 11, 27, 9, 0, 0, 0, time.UTC), &schedule.Account{Opening: 7}
+	now, shared := time.Date(2026, 11, 27, 9, 0, 0, 0, time.UTC), &schedule.Account{Opening: 7}
+	seen := func(ago time.Duration, a *schedule.Account) ledger.Seen {
+		return ledger.Seen{Looked: now.Add(-ago), Account: a}
+	}
 	var r RecentAccount
 	for i, c := range []struct {
 		seen    ledger.Seen
+		now     time.Time
 		opening int64
 	}{
-		{ledger.Seen{}, 0},
-		{ledger.Seen{Looked: at, Account: shared}, 0},
-		{ledger.Seen{Looked: at.Add(time.Minute), Account: shared}, 7},
-		{ledger.Seen{Looked: at.Add(time.Minute), Account: shared}, 7},
-		{ledger.Seen{Looked: at.Add(2 * time.Minute)}, 0},
+		{seen(accountAge, shared), now, 0},
+		{seen(0, shared), time.Time{}, 0},
+		{seen(0, shared), now, 7},
+		{ledger.Seen{}, now, 7},
+		{seen(time.Second, nil), now, 0},
+		{seen(2*time.Second, shared), now, 0},
+		{seen(-time.Second, shared), now, 7},
+		{seen(-time.Second, shared), now.Add(time.Hour), 7},
 	} {
-		if a := r.get(t.Context(), s, c.seen); a == nil || a.Opening != c.opening {
+		r.take(c.seen, c.now)
+		if a := r.get(t.Context(), s); a == nil || a.Opening != c.opening {
 			t.Errorf("%d: %+v, want %d", i, a, c.opening)
 		}
 	}
 	var none *RecentAccount
-	if a := none.get(t.Context(), s, ledger.Seen{Looked: at, Account: shared}); a == nil || a.Opening != 0 {
+	none.take(seen(0, shared), now)
+	if a := none.get(t.Context(), s); a == nil || a.Opening != 0 {
 		t.Errorf("a single report: %+v", a)
 	}
 }

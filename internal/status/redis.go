@@ -147,6 +147,7 @@ func (f *facts) gatherRedis(ctx context.Context) {
 	waits, _ := f.Schedule.WaitsLately(ctx) // another check reports the error
 	r.Restored = restoredOf(waits)
 	f.audits, f.auditsErr = query.Audits(ctx, f.Schedule)
+	f.account = f.Account.get(ctx, f.Schedule)
 	wg.Wait()
 	f.gatherOverdue(ctx)
 	r.Overdue = f.overdue

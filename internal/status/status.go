@@ -80,7 +80,9 @@ func (s Sources) Gather(ctx context.Context) *Report {
 	wg.Go(func() { f.gatherRedis(ctx) })
 	wg.Go(func() { f.gatherNATS(ctx) })
 	wg.Wait()
-	f.gatherAccount(ctx)
+	if f.stateErr == nil {
+		f.Account.take(f.ledger, f.natsNow())
+	}
 	f.gatherRestored(ctx)
 	if f.nats != nil && f.waits() {
 		f.gatherUnwritten(ctx)

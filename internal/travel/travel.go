@@ -170,7 +170,7 @@ func (c *Clock) look(ctx context.Context, at schedule.Millis) (s schedule.Virtua
 	return s, open, err
 }
 
-// openTimers returns the timers that are due or firing, and whether some wait.
+// openTimers returns the timers that are due or firing, and says if timers of a restored Redis wait.
 func openTimers(s schedule.VirtualState) (open []string) {
 	if s.Restored {
 		open = append(open, "timers of a restored Redis, which wait to be compared with the streams")
