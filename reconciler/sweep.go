@@ -17,8 +17,8 @@ const (
 	putRightEvery = 30 * time.Second
 	// lookEvery is the longest time between two looks of sweeps at each partition of a cluster.
 	lookEvery = 5 * time.Second
-	// accountEvery is the interval at which the first timerd compares the accounts with the timers. With the sweeps and
-	// the time of a comparison it is under a minute.
+	// accountEvery is the interval at which the first timerd compares the accounts with the timers, rounded down to
+	// sweeps. With the time of a comparison it is under a minute, unless the sweeps are that far apart.
 	accountEvery = 50 * time.Second
 )
 
@@ -164,7 +164,7 @@ func (s *sweeper) keepAccount(ctx context.Context) error {
 		}
 		return nil
 	}
-	if time.Since(s.accountAt) < accountEvery {
+	if time.Since(s.accountAt)+s.interval <= accountEvery {
 		return nil
 	}
 	found, err := s.keeper.KeepAccount(ctx)
