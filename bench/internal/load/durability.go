@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -37,17 +38,28 @@ const (
 // always; NATS now and then, always, always on a slow disk, or on three servers. It measures the systems among specs.
 func (b *Bench) Durability(ctx context.Context, specs []peer.Spec, round int,
 	save func(result.Measurement) error) error {
-	for _, name := range []string{"timerd", "timerd-sync", "timerd-slow", "timerd-r3", "timerd-always",
-		"timerd-always-sync", "timerd-always-r3"} {
-		i := slices.IndexFunc(specs, func(s peer.Spec) bool { return s.Name == name })
-		if i < 0 {
-			continue
-		}
-		if err := b.durability(ctx, specs[i], round, save); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+	some, err := among(specs, "timerd", "timerd-sync", "timerd-slow", "timerd-r3", "timerd-always",
+		"timerd-always-sync", "timerd-always-r3")
+	for _, s := range some {
+		if err := b.durability(ctx, s, round, save); err != nil {
+			return fmt.Errorf("%s: %w", s.Name, err)
 		}
 	}
-	return nil
+	return err
+}
+
+// among returns the named ones of some systems, in the order of their names. Without one it is an error.
+func among(specs []peer.Spec, names ...string) (some []peer.Spec, err error) {
+	for _, name := range names {
+		i := slices.IndexFunc(specs, func(s peer.Spec) bool { return s.Name == name })
+		if i >= 0 {
+			some = append(some, specs[i])
+		}
+	}
+	if len(some) == 0 {
+		err = fmt.Errorf("none of the systems: want one of %s", strings.Join(names, ", "))
+	}
+	return some, err
 }
 
 func (b *Bench) durability(ctx context.Context, spec peer.Spec, round int,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/timerd-io/timerd/bench/internal/peer"
@@ -24,16 +23,13 @@ const (
 // timers, and the rate of setting timers.
 func (b *Bench) Installations(ctx context.Context, specs []peer.Spec, round int,
 	save func(result.Measurement) error) error {
-	for _, name := range []string{"timerd", "timerd-x3", "timerd-cluster", "timerd-cluster-x3", "timerd-r3"} {
-		i := slices.IndexFunc(specs, func(s peer.Spec) bool { return s.Name == name })
-		if i < 0 {
-			continue
-		}
-		if err := b.installation(ctx, specs[i], round, save); err != nil {
-			return fmt.Errorf("%s: %w", name, err)
+	some, err := among(specs, "timerd", "timerd-x3", "timerd-cluster", "timerd-cluster-x3", "timerd-r3")
+	for _, s := range some {
+		if err := b.installation(ctx, s, round, save); err != nil {
+			return fmt.Errorf("%s: %w", s.Name, err)
 		}
 	}
-	return nil
+	return err
 }
 
 func (b *Bench) installation(ctx context.Context, spec peer.Spec, round int,
