@@ -27,8 +27,8 @@ end
 -- batch.move turns pending timers, as many as there are records, into firings, by the same commands for all. dues are
 -- in text. Without a lease_end they are held. It returns their refs. fire_beside adds a timer whose ref another firing
 -- has; without it batch.move then returns nil and has done nothing. take_out takes a number of timers out of due in a
--- cheaper way than ZREM. Invisible keys are written first: if one of these commands is refused, for want of a right, no
--- timer has moved.
+-- cheaper way than ZREM. Records and tombstones of firings that are not there yet are written first: if one of these
+-- commands is refused, for want of a right, no timer has moved.
 function batch.move(members, dues, records, lease_end, fire_beside, take_out)
   local n = #records
   if n == 1 then

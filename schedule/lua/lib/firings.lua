@@ -18,8 +18,8 @@ function firings.age(tombstone)
   return at and clock.real() - at
 end
 
--- fire adds a firing: claimed until lease_end, or owed if that is 0. If another firing of the same due time has its
--- ref, this one moves back by 1 ms, because forward might be too early. kind is as in index.put. It returns the ref.
+-- firings.add adds a firing: claimed until lease_end, or owed if that is 0. If another firing of the same due time has
+-- its ref, this one moves back by 1 ms, as forward might be too early. kind is as in index.put. It returns the ref.
 function firings.add(key, due, record, lease_end, kind)
   local attempt = entry.attempt(record)
   local ref = int(due) .. ':' .. attempt .. ':' .. key
@@ -49,9 +49,9 @@ function firings.owe(key, due, flag)
   firings.move_one(key, due, record, 0)
 end
 
--- firings.add_retry is fire for a retry. The id of an event does not contain a ref: it is made of the key, the due time
--- and the attempt, and a payload may have stated the attempt. So the retry moves back from the due time of any firing
--- that may have its attempt.
+-- firings.add_retry is firings.add for a retry. The id of an event does not contain a ref: it is made of the key, the
+-- due time and the attempt, and a payload may have stated the attempt. So the retry moves back from the due time of any
+-- firing that may have its attempt.
 function firings.add_retry(key, due, record, lease_end, kind)
   local at, tries = due, 0
   while index.pending(key) == at or redis.call('ZSCORE', run.firing, int(at) .. '::' .. key)

@@ -65,7 +65,8 @@ local function read_group(records, members, first, last, may_be_large, left)
 end
 
 -- read_records returns the records of timers, the bytes left for more, and the field :?: of data; or nil if they are
--- held or large, or may have to wait in a restored Redis. If there may be large records it asks for their sizes first.
+-- held or large, or may have to wait in a restored Redis. If there may be large ones among several records, it asks for
+-- their sizes first.
 local function read_records(of, members, dues)
   local n = #members
   local is_alone = n == 1 and not of.seen_large

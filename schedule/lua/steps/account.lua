@@ -41,10 +41,11 @@ local function add_states(there, sums, due, firing, parks)
   sums.i = (sums.i or 0) + firing - held - owed
 end
 
--- add adds up the account of a partition with so many sets, and returns by how much it differs; or nil if it has not
--- begun.
+-- add adds up the account of a partition, and returns its difference; nil if timers or counts lack an account. sets is
+-- the result of balance.look.
 local function add(t, sets)
   local counts, opening, change = balance.read()
+  if not opening and #counts == 0 and redis.call('EXISTS', run.due, run.firing) == 0 then return 0 end
   if not opening then return nil end
   local due, firing, parks = balance.there(sets)
   add_states(t.there, t.sums, due, firing, parks)

@@ -19,14 +19,16 @@ local function begin(listed, change, timers)
   redis.call('ZADD', account_key, is_whole and 0 or timers, balance.OPENING, int(clock.real()), balance.BEGAN)
 end
 
--- keep begins the account of a partition with so many sets, or returns by how much it differs.
+-- keep begins the account of a partition, or returns its difference. sets is the result of balance.look.
 local function keep(sets)
   local listed, opening, change = balance.read()
   if opening then
     local due, firing = balance.there(sets)
     return 0, opening + change - due - firing
   end
-  begin(listed, change, redis.call('ZCARD', run.due) + redis.call('ZCARD', run.firing))
+  local timers = redis.call('ZCARD', run.due) + redis.call('ZCARD', run.firing)
+  if CLUSTER and timers == 0 and #listed == 0 then return 0, 0 end
+  begin(listed, change, timers)
   return 1, 0
 end
 

@@ -99,8 +99,9 @@ local function end_occurrence(t, key, due, of)
   return ref and end_firing(t, key, ref, record) or end_own(t, key, was, record)
 end
 
--- The names that a message's timer can have in due and in firing. The two of contested timers come in due after
--- t.contested names, if there may be such timers, and the four that are in beside, too, after t.besides names.
+-- The names that a message's timer can have in due and in firing, by their places among the t.names names of each
+-- message in due, or the two in firing. Those of contested timers count from t.contested, nil if there are none in the
+-- partition, and those of timers that wait beside from t.besides.
 local OWN, CONTESTED, DISMISSED = 1, 1, 2
 local BESIDE, ASIDE, PLAIN_BESIDE, PLAIN_ASIDE = 1, 2, 3, 4
 local EXACT, PLAIN = 1, 2
@@ -184,7 +185,7 @@ function steps.end_stored(KEYS, ARGV)
   for i = 5, #ARGV, 4 do
     if i > 5 and run.spent > BUDGET - firings.LOOK then break end
     local key, of, n = ARGV[i], seen, (i - 5) / 4
-    -- To end a timer may arm or claim another one of the key.
+    -- Ending a timer may have armed or claimed another one of the key.
     if ended[key] then
       t.fires = true
       of, n = look(t, ARGV, i, i), 0

@@ -11,9 +11,9 @@ Returns for each 1 if it was its repetition's, else 0.
 If its reply is lost: again it arms nothing, as the firings are gone. If it never ran: they are claimed and published
 again once their leases end. ]]
 
--- A settlement that is late by JUMP ms, as also by a clock that is ahead, may omit occurrences. The record then has the
--- stretches that have fired (schedule/replan.go), STRETCHES at most; if the latest has gone on for SURE ms, only those
--- ahead of it.
+-- A settlement that is late by JUMP ms, perhaps by a clock that is ahead, may omit occurrences. The record then has
+-- STRETCHES at most of the stretches that have fired (schedule/occurrence.go). Once the latest has gone on for SURE ms,
+-- it has only those ahead of that.
 local JUMP, STRETCHES, SURE = 5000, 5, 86400000
 
 -- leave_out returns the options of a record where a new stretch begins at due, after an occurrence.

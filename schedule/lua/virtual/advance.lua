@@ -34,6 +34,14 @@ local function look_at_firings(names, most)
   return open, released
 end
 
+-- waits reports whether timers of a restored Redis may wait to be compared with the streams.
+local function waits()
+  local till = waiting.till()
+  if till < 0 then return false end
+  local head = index.head()
+  return head ~= -1 and head <= till or redis.call('EXISTS', run.firing) == 1
+end
+
 index.open(KEYS[1])
 local ahead = tonumber(ARGV[1]) - clock.real()
 if tonumber(ARGV[1]) > clock.due() then
@@ -47,4 +55,4 @@ local open, released = look_at_firings(names, tonumber(ARGV[2]))
 local first = redis.call('ZRANGE', run.due, '(' .. clock.due_text(), '+inf', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')
 local next_due = sooner(tonumber(first[2] or -1), released)
 return { clock.due(), due, open, next_due, released, redis.call('HEXISTS', run.data, ':h:'),
-  waiting.till() >= 0 and 1 or 0, names }
+  waits() and 1 or 0, names }

@@ -10,7 +10,7 @@ local OF_DATA = { ':i:', ':s:' }
 
 local kept, deleted = {}, 0
 for i = 2, #KEYS do kept[KEYS[i]] = true end
-local said = redis.call('HMGET', KEYS[1], unpack(OF_DATA))
+local said = redis.pcall('HMGET', KEYS[1], unpack(OF_DATA)) -- an error if somebody has made it of another type
 local cursor = '0'
 repeat
   local page = redis.call('SCAN', cursor, 'COUNT', 1000)
