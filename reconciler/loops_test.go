@@ -139,7 +139,10 @@ func (k *keeper) PutRight(context.Context, time.Duration) (int, int, error) {
 	return 1, 1, nil
 }
 
-func (*keeper) KeepAccount(context.Context) ([]schedule.AccountDifference, error) { return nil, nil }
+func (k *keeper) KeepAccount(context.Context) ([]schedule.AccountDifference, error) {
+	k.change(func() { k.note("account") })
+	return nil, nil
+}
 
 // Sweeps are made at each tick, and after partitions were taken over. Their findings are claimed, or waited for.
 func TestSweeps(t *testing.T) {
@@ -153,7 +156,7 @@ func TestSweeps(t *testing.T) {
 			onSetBack: func() { b.change(func() { b.note("set back") }) },
 		}
 		defer start(s.run)()
-		b.saw(t, 1500*time.Millisecond, "0s scan 4s", "0s put right", "1s scan 4s")
+		b.saw(t, 1500*time.Millisecond, "0s scan 4s", "0s put right", "0s account", "1s scan 4s")
 		signal(takenOver)
 		b.change(func() {
 			c.scan.Heads = []schedule.Head{{Partition: keys.Single, Due: b.in(1100 * time.Millisecond)}}
@@ -179,6 +182,36 @@ func TestSweeps(t *testing.T) {
 			t.Errorf("health: %v", err)
 		}
 	})
+}
+
+// The first timerd compares the accounts at its start, and within a minute each time, however far apart its sweeps are.
+func TestAccountsAreComparedEachMinute(t *testing.T) {
+	t.Parallel()
+	for interval, want := range map[time.Duration][]string{
+		time.Second:      {"0s", "49s", "1m38s", "2m27s"},
+		20 * time.Second: {"0s", "40s", "1m20s", "2m0s", "2m40s"},
+		40 * time.Second: {"0s", "40s", "1m20s", "2m0s", "2m40s"},
+		time.Minute:      {"0s", "1m0s", "2m0s", "3m0s"},
+	} {
+		loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
+			s := sweeper{
+				scanner: &claims{bench: b}, keeper: &keeper{bench: b}, agenda: newAgenda(b), health: newHealth(),
+				interval: interval, lease: time.Minute, log: b.logger(), metrics: noMetrics{},
+				onTorn: func([]schedule.Torn) {},
+			}
+			defer start(s.run)()
+			time.Sleep(3*time.Minute + time.Second)
+			var compared []string
+			for _, note := range b.happened() {
+				if at, ok := strings.CutSuffix(note, " account"); ok {
+					compared = append(compared, at)
+				}
+			}
+			if !slices.Equal(compared, want) {
+				t.Errorf("sweeps each %s: compared at %q, want %q", interval, compared, want)
+			}
+		})
+	}
 }
 
 // keysAlone is an Auditor that audits the keys alone, as it does not know yet whether events are heard.

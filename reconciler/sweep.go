@@ -164,7 +164,7 @@ func (s *sweeper) keepAccount(ctx context.Context) error {
 		}
 		return nil
 	}
-	if time.Since(s.accountAt)+s.interval <= accountEvery {
+	if time.Since(s.accountAt) < accountEvery-s.interval {
 		return nil
 	}
 	found, err := s.keeper.KeepAccount(ctx)
