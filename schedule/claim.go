@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"time"
 
@@ -269,15 +268,9 @@ func kinds() []string { return []string{"owed", "freed", "kept", "reclaimed", "d
 // readPart reads a partition's part of the reply to a claim: names and values, as claim.lua has them.
 func (n *Node) readPart(ctx context.Context, c *ClaimResult, request ClaimRequest, lease time.Duration, sent time.Time,
 	part Reply) {
-	values, rows := map[string]int{}, map[string]Reply{}
+	values := map[string]int{}
 	for i := 0; i+1 < len(part); i += 2 {
-		name := part.Text(i)
-		values[name] = i + 1
-		if slices.Contains(kinds(), name) {
-			first := i + 2
-			i = min(i+2*int(part.Int(i+1)), len(part)-2)
-			rows[name] = part[first : i+2]
-		}
+		values[part.Text(i)] = i + 1
 	}
 	number := func(name string) int64 {
 		if at, ok := values[name]; ok {
@@ -303,7 +296,9 @@ func (n *Node) readPart(ctx context.Context, c *ClaimResult, request ClaimReques
 		took: time.Duration(number("waited")) * time.Millisecond}
 	var corrupt []Firing
 	for _, kind := range kinds() {
-		corrupt = append(corrupt, n.readFirings(c, request, lease, sent, kind, rows[kind])...)
+		if at, ok := values[kind]; ok {
+			corrupt = append(corrupt, n.readFirings(c, request, lease, sent, kind, part.List(at))...)
+		}
 	}
 	for i := range c.Firings {
 		past.apply(&c.Firings[i])

@@ -1,5 +1,5 @@
--- The messages of a claim: run.explained has the keys whose timers were claimed, each with its length before it;
--- run.nexts, for each partition of a cluster, when something is to be claimed there next, or -1.
+-- The messages of a claim: run.explained has the keys whose timers were claimed, each behind its length; run.nexts, for
+-- each partition of a cluster, when something is to be claimed there next, or -1.
 
 -- begin begins a call that claims.
 function claims.begin() run.explained, run.nexts = {}, {} end
@@ -15,8 +15,14 @@ function claims.note(claimed, contested_until, next_due)
     for i = 1, #claimed do names[i] = ':?:' .. claimed[i] end
     contested = redis.call('ZMSCORE', run.due, unpack(names))
   end
+  local explained, n = run.explained, #run.explained
   for i = 1, #claimed do
-    if not contested[i] then run.explained[#run.explained + 1] = #claimed[i] .. ':' .. claimed[i] end
+    local key = claimed[i]
+    if not contested[i] then
+      -- A number is written once for keys of one length: that costs as much as a command.
+      if #key ~= run.length then run.length, run.length_text = #key, #key .. ':' end
+      explained[n + 1], explained[n + 2], n = run.length_text, key, n + 2
+    end
   end
   if CLUSTER and #claimed > 0 then run.nexts[#run.nexts + 1] = index.tag() .. ' ' .. (next_due == -1 and '-1'
     or int(next_due)) end

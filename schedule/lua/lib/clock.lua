@@ -19,7 +19,10 @@ end
 
 -- text returns the time in text.
 local function text()
-  run.now_text = run.now_text or int(run.now)
+  if not run.now_text then
+    local seconds, micros = run.time[1], run.time[2]
+    run.now_text = #micros == 6 and seconds .. string.sub(micros, 1, 3) or int(run.now)
+  end
   return run.now_text
 end
 

@@ -2,14 +2,12 @@
 -- data is this partition's copy of the list of holds:
 --   <generation>;  then for each hold  <until>,<cutoff>,<a>,<m>,<t>:<app><module><type>
 -- with the lengths a, m and t of the parts, 0 for one that stands for any. until is when it ends, in ms, or 0. cutoff
--- is 0, or up to which due time it still holds: it is being resumed.
+-- is 0, or the last due time that it still holds: it is being resumed.
 
--- holds.read reads such a text, or nil. It returns the generation, and if anything is held a function that reports
--- whether a hold covers a key and its due time.
-function holds.read(text)
-  if not text then return 0, nil end
+-- read is holds.read, each time anew.
+local function read(text)
   local generation, at = string.match(text, '^(%d+);()')
-  local forms, some = {}, false -- by which parts count: name -> the last due time held
+  local forms, some = {}, false -- by the parts that count: name -> the last due time held
   while true do
     local ends, cutoff, a, m, t, from = string.match(text, '^(%d+),(%d+),(%d+),(%d+),(%d+):()', at)
     if not from then break end
@@ -36,17 +34,18 @@ function holds.read(text)
   end
 end
 
--- holds.of returns the function of holds.read for the data of a partition. All partitions have copies of one list: a
--- call for many partitions reads it once.
-function holds.of(data)
-  local text = redis.call('HGET', data, ':h:')
-  if text ~= run.holds_text then
-    run.holds_text, run.is_held = text, select(2, holds.read(text or nil))
-  end
-  return run.is_held
+-- holds.read reads such a text, or nil. It returns the generation, and if anything is held a function that reports
+-- whether a hold covers a key and its due time. All partitions have copies of one list: a call reads it once.
+function holds.read(text)
+  if not text then return 0, nil end
+  if text ~= run.holds_text then run.holds_text, run.holds = text, { read(text) } end
+  return run.holds[1], run.holds[2]
 end
+
+-- holds.of returns the function of holds.read for the data of a partition.
+function holds.of(data) return select(2, holds.read(redis.call('HGET', data, ':h:'))) end
 
 -- holds.is_current reports whether the partition's copy of the list has a generation.
 function holds.is_current(generation)
-  return (holds.read(redis.call('HGET', run.data, ':h:') or nil)) == tonumber(generation)
+  return (holds.read(redis.call('HGET', run.data, ':h:'))) == tonumber(generation)
 end

@@ -74,7 +74,7 @@ function index.begin_timeless()
   run = {
     time = false, now = false, now_text = false, spent = 0, may_be_large = false,
     prefix = false, due = false, data = false, firing = false, firingdata = false, fired = false,
-    explained = false, nexts = false, beside_others = false,
+    explained = false, nexts = false, beside_others = false, length = false, length_text = false,
   }
 end
 

@@ -17,10 +17,12 @@ local function owed_name(ref)
   return key and owing.key_prefix(key) .. due .. ':' .. attempt or ref
 end
 
--- owing.list notes that firings are owed.
-function owing.list(refs)
+-- owing.list notes that firings are owed. has_records says that each ref has its record behind it.
+function owing.list(refs, has_records)
   local names = {}
-  for i = 1, #refs do names[2 * i - 1], names[2 * i] = '0', owed_name(refs[i]) end
+  for i = 1, #refs, has_records and 2 or 1 do
+    names[#names + 1], names[#names + 2] = '0', owed_name(refs[i])
+  end
   redis.call('ZADD', run.prefix .. 'owed', unpack(names))
 end
 

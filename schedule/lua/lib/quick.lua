@@ -8,10 +8,12 @@ local function list_due(of)
   local members, dues, n = {}, {}, 0
   for i = 1, #listed, 2 do
     local member, due = listed[i], listed[i + 1]
-    if n == look or tonumber(due) > of.due_until then return members, dues, tonumber(due) end
+    local at = tonumber(due)
+    if n == look or at > of.due_until then return members, dues, at end
     if string.byte(member) == 58 then return nil end
     n = n + 1
-    members[n], dues[n] = member, string.find(due, '^%d+$') and due or int(tonumber(due))
+    -- Some servers write a round number with an exponent.
+    members[n], dues[n] = member, at % 1 == 0 and at % 100000 ~= 0 and at <= LATEST and due or int(at)
   end
   return members, dues, math.huge
 end
@@ -22,7 +24,7 @@ end
 local function next_after(of, some, next_due)
   local first = tonumber(redis.call('ZRANGE', run.firing, '0', '0', 'WITHSCORES')[2] or math.huge)
   if first <= clock.due() then return nil end
-  if not CLUSTER then return math.min(first, some and tonumber(of.lease_end) or math.huge, next_due) end
+  if not CLUSTER then return math.min(first, some and of.lease_ends or math.huge, next_due) end
   return run.beside_others and first < HELD and math.min(first, next_due) or next_due
 end
 
@@ -51,17 +53,19 @@ local function may_claim(of, list, members, dues)
   return true
 end
 
--- read_group adds the records of some timers. It returns the bytes left for more, or nil if one is large.
+-- read_group adds the records of some timers to those before, nil for none. It returns them, and the bytes left for
+-- more; or nil if one is large.
 local function read_group(records, members, first, last, may_be_large, left)
   for i = first, may_be_large and last or 0 do
     if redis.call('HSTRLEN', run.data, members[i]) > sizes.LARGE then return nil end
   end
   local group = redis.call('HMGET', run.data, unpack(members, first, last))
-  for i = 1, #group do
+  records = records or group
+  for i = 1, last - first + 1 do
     local record = group[i] or 'm:'
-    records[#records + 1], left = record, left - #record
+    records[first + i - 1], left = record, left - #record
   end
-  return left
+  return records, left
 end
 
 -- read_records returns the records of timers, the bytes left for more, and the field :?: of data; or nil if they are
@@ -80,10 +84,10 @@ local function read_records(of, members, dues)
     if of.seen_large or left < 0 then return nil end
     return { record }, left, said[2]
   end
-  local records = {}
+  local records
   for first = 1, n, firings.GROUP do
-    left = read_group(records, members, first, math.min(first + firings.GROUP - 1, n), said[1], left)
-    if not left or left < 0 then return nil end
+    records, left = read_group(records, members, first, math.min(first + firings.GROUP - 1, n), said[1], left)
+    if not records or left < 0 then return nil end
   end
   return records, left, said[2]
 end
@@ -97,14 +101,12 @@ local function take(of, members, dues, own, next_due)
   local records, left, contested_until = read_records(of, members, dues)
   if not records then return nil end
   judging.all(members, records)
-  local refs = batch.move(members, dues, records, of.lease_end, nil, take_first)
-  if not refs then return nil end
+  local moved = batch.move(members, dues, records, taken.lease_end(of), nil, take_first)
+  if not moved then return nil end
   if #own > 0 then redis.pcall('DEL', unpack(own)) end
   claims.note(members, contested_until, next_due)
   of.limit, of.room = of.limit - #members, left
-  local part = { 'next', next_due, 'due', #members, refs[1], records[1] }
-  for i = 2, #members do part[2 * i + 3], part[2 * i + 4] = refs[i], records[i] end
-  return part
+  return { 'next', next_due, 'due', moved }
 end
 
 -- claim claims from the partition, and returns its part of the reply; or nil, and then it has changed nothing. leases

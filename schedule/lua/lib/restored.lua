@@ -78,7 +78,7 @@ end
 -- returns the wait.
 local function put_wait(before, last_beat, forgiven, incarnation)
   local till, still = clock.due(), before and not before.ended
-  local ended = not still and math.abs(clock.real() - last_beat) <= forgiven and till or nil
+  local ended = not still and math.abs(clock.real() - last_beat) <= tonumber(forgiven) and till or nil
   local wait = { till = till, last = still and math.min(last_beat, before.last) or last_beat, ended = ended }
   redis.call('HSET', run.data, ':i:', incarnation .. '*', ':w:', int(till) .. ' ' .. int(wait.last)
     .. (ended and ' ' .. int(ended) or ''))

@@ -40,13 +40,13 @@ local function move(t, members, dues, hold)
   local fits = sizes.fitting(run.data, members, left)
   local records = redis.call('HMGET', run.data, unpack(members, 1, fits))
   for i = 1, fits do records[i] = records[i] or 'm:' end
-  local refs = batch.move(members, dues, records, not hold and t.lease_end or nil, firings.add)
+  local moved = batch.move(members, dues, records, not hold and t.lease_end or nil, firings.add)
   for i = 1, fits do
-    if hold then t.held_room = t.held_room - #records[i] else taken.add(t, 'due', refs[i], records[i]) end
+    if hold then t.held_room = t.held_room - #records[i] else taken.add(t, 'due', moved[2 * i - 1], records[i]) end
     t.keys[#t.keys + 1] = members[i]
   end
   if hold then
-    owing.list(refs)
+    owing.list(moved, true)
     t.moved = t.moved + fits
     if fits < #members then t.held_room = 0 end
   elseif fits < #members then
@@ -66,10 +66,11 @@ local function add_to(t, group, member, due)
   return new_group(group.hold)
 end
 
--- claim_first claims due timers from the first one on, and moves held ones.
+-- claim_first claims due timers from the first one on, and moves held ones. It returns whether no due timer is
+-- left.
 local function claim_first(t)
-  local listed = redis.call('ZRANGEBYSCORE', run.due, '-inf', clock.due_text(), 'WITHSCORES', 'LIMIT', 0,
-    t.limit - t.count)
+  local most = t.limit - t.count
+  local listed = redis.call('ZRANGEBYSCORE', run.due, '-inf', clock.due_text(), 'WITHSCORES', 'LIMIT', 0, most)
   t.looked = t.looked + #listed / 2
   local groups = { [false] = new_group(false), [true] = new_group(true) } -- by whether they are held
   for i = 1, #listed, 2 do
@@ -85,6 +86,7 @@ local function claim_first(t)
     end
   end
   for _, hold in ipairs({ false, true }) do move(t, groups[hold].members, groups[hold].dues, hold) end
+  return #listed < 2 * most and t.room > 0 and t.held_room > 0 and run.spent <= BUDGET
 end
 
 -- is_before reports whether a member is before another of the same score. Lua compares by the server's locale.
@@ -151,7 +153,7 @@ function ripe.claim(t, looked)
   if looked ~= '' then looked, more = claim_free(t, looked) end
   while not more and t.moved > before and t.moved < taken.MOST_HELD and t.held_room > 0 and not taken.is_full(t) do
     before = t.moved
-    claim_first(t)
+    if claim_first(t) then return '' end
   end
   if t.moved == before then return '' end
   return t.moved > 0 and looked == '' and (claim_free(t, '')) or looked

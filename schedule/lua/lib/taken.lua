@@ -18,6 +18,12 @@
 -- Limits of the held due timers that one call moves: number, and about their bytes.
 taken.MOST_HELD, taken.MOST_HELD_BYTES = 256, 200000
 
+-- taken.lease_end returns the end of a claim's lease in text. A claim without firings needs none.
+function taken.lease_end(of)
+  of.lease_end = of.lease_end or int(of.lease_ends)
+  return of.lease_end
+end
+
 -- begin returns an empty taking with its room, or nil and an error if the partition's list of holds is older than the
 -- caller's.
 function taken.begin(of, since)
@@ -31,7 +37,7 @@ function taken.begin(of, since)
     run.beside_others = redis.call('EXISTS', run.prefix .. 'owed', run.prefix .. 'beside') > 0
   end
   return {
-    limit = of.limit, room = of.room, lease_end = of.lease_end, since = since, is_held = is_held,
+    limit = of.limit, room = of.room, lease_end = taken.lease_end(of), since = tonumber(since), is_held = is_held,
     generation = generation, wait = wait, waits_until = waits_until or -1,
     count = 0, looked = 0, moved = 0, held_room = taken.MOST_HELD_BYTES, contested_until = said[1], keys = {},
     refs = {},
@@ -79,9 +85,7 @@ function taken.reply(t, next_due, looked)
     say('waited', t.wait.ended - t.wait.till, 0)
   end
   for _, kind in ipairs({ 'owed', 'freed', 'kept', 'reclaimed', 'due' }) do
-    local all = t[kind]
-    say(kind, #all / 2, 0)
-    for i = 1, #all do reply[#reply + 1] = all[i] end
+    if #t[kind] > 0 then say(kind, t[kind]) end
   end
   return reply
 end

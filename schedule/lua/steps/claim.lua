@@ -28,9 +28,8 @@ ended the claim from it}. The first two are the time of the claim. The names are
                last before it, and how long it took, 0 if nothing had to be compared
   untidy       1 if more tombstones are to be removed
   owed, freed, kept, reclaimed, due
-               the number of firings of a kind; then come the firings, a ref and a record each. They were owed;
-               freed by a resume or given back with a pause; given back though perhaps published; claimed before; or
-               pending
+               the firings of a kind, a list: a ref and a record each. They were owed; freed by a resume or given
+               back with a pause; given back though perhaps published; claimed before; or pending
 Zeros and empty texts are left out. If the data of a server of a cluster are not compared, it returns an error that
 begins with RESTORED. An error that begins with BEHIND says that the partition's list of holds is older than the
 caller's; one that begins with AWAY, that it is not here as a whole, because its slot is moving. Then nothing was done.
@@ -45,7 +44,8 @@ local LOOK = 4
 
 -- trim removes tombstones that are older than the caller's lease and REMEMBER. It returns whether there are more.
 local function trim(of)
-  local old = redis.call('ZCOUNT', run.fired, '-inf', int(clock.real() - clock.REMEMBER - of.lease))
+  of.old = of.old or int(clock.real() - clock.REMEMBER - of.lease)
+  local old = redis.call('ZCOUNT', run.fired, '-inf', of.old)
   local some = math.min(old, of.trims)
   if some > 0 then redis.call('ZREMRANGEBYRANK', run.fired, 0, some - 1) end
   of.trims = of.trims - some
@@ -92,16 +92,18 @@ function steps.claim(_, ARGV)
   end
   local lease, seconds, micros = tonumber(ARGV[1]), clock.due_time()
   local of = {
-    lease = lease, lease_end = int(clock.due() + lease), limit = tonumber(ARGV[2]), room = tonumber(ARGV[3]),
-    generation = tonumber(ARGV[4]), forgiven = tonumber(ARGV[9]), most = tonumber(ARGV[5]), most_text = ARGV[5],
+    lease = lease, lease_ends = clock.due() + lease, lease_end = false,
+    limit = tonumber(ARGV[2]), room = tonumber(ARGV[3]),
+    generation = tonumber(ARGV[4]), forgiven = ARGV[9], most = tonumber(ARGV[5]), most_text = ARGV[5],
     due_until = clock.due() - tonumber(ARGV[6]),
     trims = TRIM * TRIM_EACH * tonumber(ARGV[2]), is_tidying = tonumber(micros) % TRIM_EACH == 0,
+    old = false,
   }
   local reply = { seconds, micros }
   for i = 11, #ARGV, 4 do
     if of.limit <= 0 or of.room <= 0 or run.spent > BUDGET then break end
     -- A partition that somebody has overwritten must not stop the others.
-    local fine, part = pcall(claim_from, of, ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3])
+    local fine, part = pcall(claim_from, of, ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 3])
     reply[#reply + 1] = fine and part or type(part) == 'table' and part or { err = part }
   end
   claims.publish(ARGV[7])

@@ -29,7 +29,7 @@ local function owe(o, keys, dues)
   if #keys == 0 then return end
   local records = redis.call('HMGET', run.data, unpack(keys))
   for i = 1, #keys do records[i] = entry.add_flag(records[i] or 'm:', 'x') end
-  owing.list(batch.move(keys, dues, records, '0', firings.add))
+  owing.list(batch.move(keys, dues, records, '0', firings.add), true)
   o.owed = o.owed + #keys
 end
 
