@@ -163,3 +163,23 @@ func TestFullProfile(t *testing.T) {
 		t.Errorf("the workload millions is measured more than once, in\n%s", all)
 	}
 }
+
+// A workload that measures none of the systems has no step.
+func TestNoStepWithoutSystems(t *testing.T) {
+	for system, want := range map[string]int{"timerd-plain": 0, "timerd": 6} { // two workloads, three rounds
+		p, err := profileNamed("full")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.restrict([]string{shapes, durability}, nil, nil); err != nil {
+			t.Fatal(err)
+		}
+		specs, err := choose([]string{system}, p.systems)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if steps := p.steps(specs); len(steps) != want {
+			t.Errorf("%d steps of shapes and durability for %s, want %d", len(steps), system, want)
+		}
+	}
+}

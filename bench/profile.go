@@ -182,7 +182,7 @@ func (p *profile) steps(specs []peer.Spec) []step {
 	return all
 }
 
-// other returns the steps of a workload other than a shape.
+// other returns the steps of a workload other than a shape: none if it measures none of the systems.
 func other(name string, specs []peer.Spec, round int) []step {
 	one := func(f func(*load.Bench, context.Context, int, func(result.Measurement) error) error) []step {
 		return []step{{
@@ -191,6 +191,15 @@ func other(name string, specs []peer.Spec, round int) []step {
 				return f(b, ctx, round, save)
 			},
 		}}
+	}
+	type measureSome = func(*load.Bench, context.Context, []peer.Spec, int, func(result.Measurement) error) error
+	some := func(among []peer.Spec, f measureSome) []step {
+		if len(among) == 0 {
+			return nil
+		}
+		return one(func(b *load.Bench, ctx context.Context, round int, save func(result.Measurement) error) error {
+			return f(b, ctx, among, round, save)
+		})
 	}
 	if !slices.ContainsFunc(specs, func(s peer.Spec) bool { return strings.HasPrefix(s.Name, "timerd") }) {
 		return nil
@@ -209,13 +218,9 @@ func other(name string, specs []peer.Spec, round int) []step {
 	case rates:
 		return one((*load.Bench).Rates)
 	case shapes:
-		return one(func(b *load.Bench, ctx context.Context, round int, save func(result.Measurement) error) error {
-			return b.Installations(ctx, specs, round, save)
-		})
+		return some(load.InstallationsAmong(specs), (*load.Bench).Installations)
 	case durability:
-		return one(func(b *load.Bench, ctx context.Context, round int, save func(result.Measurement) error) error {
-			return b.Durability(ctx, specs, round, save)
-		})
+		return some(load.DurableAmong(specs), (*load.Bench).Durability)
 	case millions:
 		if round > 1 {
 			return nil // once is enough: it takes a large part of a round

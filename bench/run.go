@@ -174,7 +174,16 @@ func measure(ctx context.Context, p profile, specs []peer.Spec, timerd, out stri
 		run.Finished = time.Now().UTC()
 		return run.Save(out)
 	}
+	for _, name := range p.others {
+		if len(other(name, specs, 1)) == 0 {
+			run.Skipped = append(run.Skipped, result.Skipped{What: name, Reason: "it measures none of the systems"})
+			fmt.Fprintf(log, "NOT MEASURED: %s: it measures none of the systems\n", name)
+		}
+	}
 	steps := p.steps(specs)
+	if len(steps) == 0 {
+		return run, errors.New("nothing to measure, see above")
+	}
 	for i, s := range steps {
 		fmt.Fprintf(log, "%s step %d of %d: %s\n", time.Now().Format("15:04:05"), i+1, len(steps), s.name)
 		if err := s.run(ctx, b, save); err != nil {

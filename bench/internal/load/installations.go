@@ -18,18 +18,22 @@ const (
 	InstallationSpike = "shapes: spike"
 )
 
-// Installations measures installations of timerd, as far as they are among some systems, one after the other, with one
-// or several servers and timerds. It measures timers due at a steady rate and at one instant, idle timerds with pending
-// timers, and the rate of setting timers.
+// InstallationsAmong returns the systems for [Bench.Installations], of some.
+func InstallationsAmong(specs []peer.Spec) []peer.Spec {
+	return among(specs, "timerd", "timerd-x3", "timerd-cluster", "timerd-cluster-x3", "timerd-r3")
+}
+
+// Installations measures installations of timerd, one after the other, with one or several servers and timerds. It
+// measures timers due at a steady rate and at one instant, idle timerds with pending timers, and the rate of setting
+// timers.
 func (b *Bench) Installations(ctx context.Context, specs []peer.Spec, round int,
 	save func(result.Measurement) error) error {
-	some, err := among(specs, "timerd", "timerd-x3", "timerd-cluster", "timerd-cluster-x3", "timerd-r3")
-	for _, s := range some {
+	for _, s := range specs {
 		if err := b.installation(ctx, s, round, save); err != nil {
 			return fmt.Errorf("%s: %w", s.Name, err)
 		}
 	}
-	return err
+	return nil
 }
 
 func (b *Bench) installation(ctx context.Context, spec peer.Spec, round int,
