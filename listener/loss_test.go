@@ -305,7 +305,7 @@ func TestPausesOfWrites(t *testing.T) {
 	}
 }
 
-// commandCalls returns how many calls of a command the server has counted.
+// commandCalls returns the server's number of calls of a command.
 func commandCalls(t testing.TB, rdb *redis.Client, name string) (calls int) {
 	t.Helper()
 	stats := infoField(rdb.Info(t.Context(), "commandstats").Val(), "cmdstat_"+name+":")

@@ -32,7 +32,7 @@ type recorder struct {
 	observed schedule.Observed
 	beyond   []bool
 	audited  chan struct{}
-	asked    map[string]int // how many hints of each key were handed to the schedule
+	asked    map[string]int // the number of hints of each key handed to the schedule
 	apps     func()         // is called before the apps are read; nil for nothing
 	hear     func()         // is called before a session begins; nil for nothing
 }
@@ -162,7 +162,7 @@ func (r *recorder) healthy() {
 	testenv.Eventually(r.t, bound, r.Healthy, "events to flow")
 }
 
-// gapsSeen returns how many gaps were reported.
+// gapsSeen returns the number of gaps reported.
 func (r *recorder) gapsSeen() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -38,7 +38,7 @@ func gathering(t *testing.T, nats natsServer, url string, configure func(*notify
 	return r, first[0]
 }
 
-// batched returns how many of n messages in the stream came in batches, and in how many.
+// batched returns the number of n messages in the stream that came in batches, and of these batches.
 func batched(t *testing.T, js jetstream.JetStream, n int) (messages, batches int) {
 	t.Helper()
 	seen := map[string]bool{}

@@ -24,7 +24,7 @@ func TestPace(t *testing.T) {
 	for name, c := range map[string]struct {
 		p    pace
 		n    int
-		want int // of n, how many alone
+		want int // the number of messages alone, of n
 	}{
 		"nothing is known": {pace{}, 500, 100},
 		"far away, only the first one alone": {measured(measured(pace{}, 1, 1, 8*time.Microsecond, 50*time.Millisecond,

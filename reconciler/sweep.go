@@ -10,7 +10,7 @@ import (
 )
 
 const (
-	// horizon is the time beyond the next sweep up to which a sweep looks for due timers.
+	// horizon is the time by which a sweep looks beyond the next one for due timers.
 	horizon = 2 * time.Second
 	// putRightEvery is the interval at which the first timerd corrects the times of a fast clock even if it has not
 	// seen the clock ahead. Each time it asks all partitions.
@@ -31,7 +31,7 @@ type Scanner interface {
 type Keeper interface {
 	EnsureLibrary(ctx context.Context) (loaded bool, limit int, err error)
 	IsBehind() bool
-	PutRight(ctx context.Context, lease time.Duration) (planned, freed int, err error)
+	PutRight(ctx context.Context, lease time.Duration) (planned, shortened int, err error)
 	KeepAccount(ctx context.Context) ([]schedule.AccountDifference, error)
 }
 
@@ -192,16 +192,16 @@ func (s *sweeper) putRight(ctx context.Context) error {
 	if !s.behind && !regular {
 		return nil
 	}
-	planned, freed, err := s.keeper.PutRight(ctx, s.lease)
+	planned, shortened, err := s.keeper.PutRight(ctx, s.lease)
 	if planned > 0 {
 		s.log.Warn(
 			"the clock of Redis was ahead and is back: the next occurrences of repeating timers are planned again",
 			"timers", planned)
 		s.metrics.Replanned(planned)
 	}
-	if freed > 0 {
+	if shortened > 0 {
 		s.log.Warn("the clock of Redis was ahead and is back: its overlong claims and pauses are shortened", "timers",
-			freed)
+			shortened)
 	}
 	if err == nil {
 		s.putRightAt = time.Now()

@@ -233,7 +233,7 @@ func (n *Node) claimFailed(err error) error {
 	return fmt.Errorf("schedule: claim: %w", err)
 }
 
-// lookedUpTo returns the place up to which claims have searched many due timers on hold for free ones, or "". A wrong
+// lookedUpTo returns the last place of the claims' search for free timers among many that are on hold, or "". A wrong
 // place only delays a free timer until the held ones before it are moved.
 func (n *Node) lookedUpTo(p keys.Partition) string {
 	n.mu.Lock()

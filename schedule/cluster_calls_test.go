@@ -16,7 +16,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// callsOn returns how many steps, as functions and as scripts, a server has run.
+// callsOn returns the number of steps that a server has run, as functions and as scripts.
 func callsOn(t *testing.T, n *schedule.Node) (calls int) {
 	t.Helper()
 	info, err := n.Server().Info(t.Context(), "commandstats").Result()

@@ -129,7 +129,7 @@ func (x *clusterIndex) scan(within time.Duration) (found schedule.DueScan) {
 	return found
 }
 
-// counts returns how many timers of a partition are pending, and how many firings owed or claimed.
+// counts returns the numbers of pending timers of a partition, and of its owed and claimed firings.
 func (x *clusterIndex) counts(p keys.Partition) (pending, firing int64) {
 	x.t.Helper()
 	pending, err1 := x.rdb.ZCard(x.t.Context(), p.Due()).Result()

@@ -243,7 +243,7 @@ func TestManyRetriesDueAtOnce(t *testing.T) {
 	}
 }
 
-// count returns how many timers are pending and how many firing.
+// count returns the numbers of timers that are pending and firing.
 func (x *index) count() (pending, firing int64) {
 	x.t.Helper()
 	found, err := x.ScanDue(x.t.Context(), time.Hour, lease)

@@ -45,7 +45,7 @@ func (x *index) setFor(app string, names ...string) {
 	}
 }
 
-// pending returns how many timers an app has in the index.
+// pending returns the number of timers of an app in the index.
 func (x *index) pendingOf(app string) int {
 	x.t.Helper()
 	all, err := x.rdb.ZRange(x.t.Context(), keys.Single.Due(), 0, -1).Result()

@@ -27,7 +27,7 @@ func (s *Schedule) MoveTwice(ctx context.Context, m Move) (results []MoveResult)
 	return results
 }
 
-// HearSince says since when every event was heard, as StartHearing does of now.
+// HearSince sets the time since which every event was heard; StartHearing sets it to now.
 func (n *Node) HearSince(since Millis) { n.hearSince(since) }
 
 // Unchanged makes the known masters of a cluster count as unchanged for long. asked reports whether all slots were

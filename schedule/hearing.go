@@ -104,7 +104,7 @@ func (n *Node) Mark(ctx context.Context, info, canary string) error {
 	}
 	expired, err := strconv.ParseInt(infoField(info, "expired_keys"), 10, 64)
 	if err != nil {
-		return fmt.Errorf("schedule: read how many keys ran out: %w", err)
+		return fmt.Errorf("schedule: read the number of keys that ran out: %w", err)
 	}
 	text, err := json.Marshal(mark{Losses: losses, Expired: expired + 1, Canary: canary, Slots: audited.rows()})
 	if err == nil {

@@ -59,7 +59,7 @@ type Hold struct {
 type Resume struct {
 	Kind ResumeKind `json:"kind"`
 	Rate float64    `json:"rate,omitempty"` // of ResumeRate, timers a second
-	At   Millis     `json:"at"`             // since when; timers due later are not held
+	At   Millis     `json:"at"`             // its beginning; timers due later are not held
 	By   string     `json:"by,omitempty"`
 }
 

@@ -57,7 +57,7 @@ func (x *index) resume(text string, r schedule.Resume) (*schedule.HoldList, *sch
 	return l, resuming
 }
 
-// release makes steps of a resume until the end of the held timers, and returns how many were released.
+// release makes steps of a resume until the end of the held timers, and returns the number released.
 func (x *index) release(l *schedule.HoldList, h *schedule.Hold, times *schedule.Draw) (released int) {
 	x.t.Helper()
 	var at schedule.HeldAt

@@ -45,7 +45,7 @@ type luaParser struct {
 	scopes []luaScope
 }
 
-// luaScope is a block: the variables that it declares, and how many functions it is in.
+// luaScope is a block: the variables that it declares, and the number of functions around it.
 type luaScope struct {
 	names map[string]bool
 	depth int
@@ -129,7 +129,7 @@ func (p *luaParser) declare(names ...string) {
 	}
 }
 
-// declared returns in how many functions a variable was declared, or -1.
+// declared returns the number of functions around the declaration of a variable, or -1.
 func (p *luaParser) declared(name string) int {
 	for _, s := range slices.Backward(p.scopes) {
 		if s.names[name] {

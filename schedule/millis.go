@@ -14,7 +14,7 @@ const (
 	AtOnce   Millis = 0             // it is due already
 	Nothing  Millis = -1            // there is nothing to do
 	Never    Millis = math.MaxInt64 // no such time is known
-	NoEvents        = Never         // as the time since when events are heard: they are not
+	NoEvents        = Never         // as the time since which events are heard: they are not
 )
 
 // Latest is the last millisecond of the year 9999. A key that runs out later counts as due then, because JSON and Go

@@ -14,7 +14,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// longestPipeline notes how many commands a client has sent at a time at most.
+// longestPipeline notes the greatest number of commands that a client has sent at a time.
 type longestPipeline struct {
 	redis.Hook
 	most atomic.Int64

@@ -11,7 +11,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// overview returns how many timers are pending, owed and firing, and which has been owed for longest.
+// overview returns the numbers of timers that are pending, owed and firing, and the one that has been owed for longest.
 func (x *index) overview() string {
 	x.t.Helper()
 	seen, err := query.CountTimers(x.t.Context(), x.Node)

@@ -25,7 +25,7 @@ type HeldAt struct {
 // Released is the result of a step of a resume.
 type Released struct {
 	Count int    // timers that are not held any more
-	Timed int    // how many of them got a time of the draw
+	Timed int    // the number of them with a time of the draw
 	Next  HeldAt // where to go on
 	Last  bool   // there are no more after these
 	Kept  int    // timers that were skipped because another hold is in force

@@ -12,7 +12,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// torn returns how many records or members a scan finds to be lost, and how many firings it counts.
+// torn returns the numbers of records or members that a scan finds to be lost, and of firings that it counts.
 func (x *index) torn() (missing, firing int64) {
 	x.t.Helper()
 	found, err := x.ScanDue(x.t.Context(), schedule.Forever, time.Minute)
@@ -259,7 +259,7 @@ func TestRestoringComparesFewLargeRecords(t *testing.T) {
 	}
 }
 
-// steps returns how many steps are run meanwhile. The index needs a server of its own.
+// steps returns the number of steps run meanwhile. The index needs a server of its own.
 func (x *index) steps(meanwhile func()) int {
 	before := x.calls("fcall") + x.calls("evalsha")
 	meanwhile()

@@ -26,7 +26,7 @@ type Wait struct {
 	Until  Millis // timers due until then wait; when it was found out
 	Last   Millis // the last heartbeat of a timerd that the data have
 	Ahead  bool   // that was of a clock that was ahead: it says nothing about the data
-	Timers int64  // how many wait, about; holds may keep some of them
+	Timers int64  // the number waiting, about; holds may keep some of them
 
 	partitions map[keys.Partition]Millis // until when they wait in each
 }

@@ -31,7 +31,7 @@ func (x *index) waiting(want bool) schedule.Wait {
 	return all[0]
 }
 
-// free ends the wait, and releases what no hold covers, as timerd does. It returns how many were released.
+// free ends the wait, and releases what no hold covers, as timerd does. It returns the number released.
 func (x *index) free(w schedule.Wait) int {
 	x.t.Helper()
 	if err := x.EndWait(x.t.Context(), w); err != nil {

@@ -82,8 +82,8 @@ func New(rdb redis.UniversalClient, maxPayload int) *Schedule {
 func (s *Schedule) GuardBy(rules policy.Rules[policy.GuardRule]) { s.guards = guardRules(rules) }
 
 // Node is the part of the schedule on one Redis server: the only partition of a single Redis, or in a cluster the
-// partitions of a master's slots. It knows the server's clock, and since when all keyspace events of its partitions are
-// heard. Its methods may be called concurrently.
+// partitions of a master's slots. It knows the server's clock, and the time since which all keyspace events of its
+// partitions are heard. Its methods may be called concurrently.
 type Node struct {
 	schedule *Schedule
 	server   *redis.Client
@@ -94,11 +94,11 @@ type Node struct {
 
 	round      round // of Sweep; its own
 	busy       busyParts
-	replanFrom map[keys.Partition]int // how many Replan passes over; its own
+	replanFrom map[keys.Partition]int // the number that Replan passes over; its own
 
 	mu         sync.Mutex
 	partitions []keys.Partition
-	// for each of them, when it came to the server at the latest; NoEvents if unknown
+	// the latest time at which each of them came to the server; NoEvents if unknown
 	since      map[keys.Partition]Millis
 	looked     map[keys.Partition]string // see lookedUpTo
 	undated    bool                      // some of since are NoEvents
@@ -112,5 +112,5 @@ type Node struct {
 
 	home         home                 // of the server in a cluster, when its data were found to be compared last
 	stepsRefused time.Time            // when the server refused the library of steps last
-	unusedSince  map[string]time.Time // since when libraries of steps were found without a user
+	unusedSince  map[string]time.Time // the time since which libraries of steps have no user
 }

@@ -138,7 +138,7 @@ func BenchmarkObserve(b *testing.B) {
 	})
 }
 
-// usec returns for how many µs Redis has executed a command so far.
+// usec returns the time of Redis for a command so far, in µs.
 func (x *index) usec(command string) float64 {
 	x.t.Helper()
 	info, err := x.rdb.Info(x.t.Context(), "commandstats").Result()

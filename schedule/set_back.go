@@ -23,11 +23,11 @@ const (
 func (n *Node) IsBehind() bool { return n.evidence.isBehind() }
 
 // PutRight rewrites the times of a clock that was ahead, once the clock is back. It plans again the occurrences that
-// were planned while the clock was ahead, and returns how many; occurrences that lie ahead because of FROM, EXPIRE, a
-// move or a shift stay. It shortens claims and pauses that last longer than any can, and returns how many: such claims
-// end after a lease from now, such pauses at once, and timers spaced by a resume keep their intervals. It is for one
-// goroutine at a time.
-func (n *Node) PutRight(ctx context.Context, lease time.Duration) (planned, freed int, err error) {
+// were planned while the clock was ahead, except where FROM, EXPIRE, a move or a shift has set them that far ahead. It
+// shortens claims and pauses that last longer than any can: such claims end after a lease from now, such pauses at
+// once, and timers spaced by a resume keep their intervals. It returns the numbers of occurrences planned and of claims
+// and pauses shortened. It is for one goroutine at a time.
+func (n *Node) PutRight(ctx context.Context, lease time.Duration) (planned, shortened int, err error) {
 	var repeating, others []string
 	longest := max(longestClaim, lease)
 	args := []any{AheadBy.Milliseconds(), max(longest, longestPause).Milliseconds()}
@@ -39,7 +39,7 @@ func (n *Node) PutRight(ctx context.Context, lease time.Duration) (planned, free
 		return err
 	})
 	if err == nil {
-		freed, err = n.setBack(ctx, partitionsOf(others), longest, lease)
+		shortened, err = n.setBack(ctx, partitionsOf(others), longest, lease)
 	}
 	for _, p := range partitionsOf(repeating) {
 		if err != nil {
@@ -50,9 +50,9 @@ func (n *Node) PutRight(ctx context.Context, lease time.Duration) (planned, free
 		planned += some
 	}
 	if err != nil {
-		return planned, freed, fmt.Errorf("schedule: rewrite the times of a clock that was ahead: %w", err)
+		return planned, shortened, fmt.Errorf("schedule: rewrite the times of a clock that was ahead: %w", err)
 	}
-	return planned, freed, nil
+	return planned, shortened, nil
 }
 
 // partitionsOf returns the partitions with hash tags.
@@ -68,13 +68,13 @@ func partitionsOf(hashTags []string) []keys.Partition {
 // of them, so a first pass finds the earliest.
 func (n *Node) setBack(
 	ctx context.Context, partitions []keys.Partition, longest, lease time.Duration,
-) (freed int, err error) {
+) (shortened int, err error) {
 	earlier := int64(math.MaxInt64)
 	var spaced []keys.Partition
 	for _, p := range partitions {
 		some, first, err := n.schedule.setBack(ctx, p, longest, lease, "")
-		if freed += some; err != nil {
-			return freed, err
+		if shortened += some; err != nil {
+			return shortened, err
 		}
 		if first >= 0 {
 			earlier = min(earlier, first)
@@ -83,18 +83,18 @@ func (n *Node) setBack(
 	}
 	for _, p := range spaced {
 		some, _, err := n.schedule.setBack(ctx, p, longest, lease, earlier)
-		if freed += some; err != nil {
-			return freed, err
+		if shortened += some; err != nil {
+			return shortened, err
 		}
 	}
-	return freed, nil
+	return shortened, nil
 }
 
 // setBack shortens claims and pauses in a partition. earlier is the shift of timers spaced by a resume, in ms; with ""
 // they stay, and firstSpaced is the ms until the first of them fires, or -1.
 func (s *Schedule) setBack(
 	ctx context.Context, p keys.Partition, longest, lease time.Duration, earlier any,
-) (freed int, firstSpaced int64, err error) {
+) (shortened int, firstSpaced int64, err error) {
 	firstSpaced = -1
 	for skip := int64(0); ; {
 		args := []any{
@@ -103,15 +103,15 @@ func (s *Schedule) setBack(
 		}
 		reply, err := ReadReply(s.Run(ctx, s.step("set_back"), []Call{{Partition: p, Args: args}})[0], 5, 0)
 		if err != nil {
-			return freed, firstSpaced, err
+			return shortened, firstSpaced, err
 		}
 		skip += reply.Int(1)
-		freed += int(reply.Int(2))
+		shortened += int(reply.Int(2))
 		if firstSpaced < 0 {
 			firstSpaced = reply.Int(4)
 		}
 		if reply.Int(0) < setBackPage && reply.Int(3) < setBackPage {
-			return freed, firstSpaced, nil
+			return shortened, firstSpaced, nil
 		}
 	}
 }

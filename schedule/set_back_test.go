@@ -13,7 +13,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// putRight rewrites the times of a clock that was ahead, and compares how many claims and pauses were shortened.
+// putRight rewrites the times of a clock that was ahead, and checks the number of claims and pauses shortened.
 func (x *index) putRight(freed int) {
 	x.t.Helper()
 	if _, n, err := x.PutRight(x.t.Context(), lease); err != nil || n != freed {
@@ -21,7 +21,7 @@ func (x *index) putRight(freed int) {
 	}
 }
 
-// claimableIn returns in how many ms a firing of a key can be claimed.
+// claimableIn returns the time until a firing of a key can be claimed, in ms.
 func (x *index) claimableIn(key string) (ahead int64) {
 	x.t.Helper()
 	now := x.redisNow()

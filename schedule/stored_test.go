@@ -69,7 +69,7 @@ func (x *index) ids() (all []schedule.StoredID) {
 	return all
 }
 
-// endStored ends timers, and checks how many and how many are doubtful; then again, which ends none.
+// endStored ends timers, and checks their number and that of the doubtful ones; then again, which ends none.
 func (x *index) endStored(as schedule.Stored, ids []schedule.StoredID, ended, doubtful int) {
 	x.t.Helper()
 	as.Lease = lease

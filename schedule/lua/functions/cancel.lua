@@ -5,8 +5,8 @@ local function contested_by(earliest, latest, key, name_prefix)
   return due and due >= earliest and due <= latest and name_prefix .. key or nil
 end
 
--- take_beside cancels the members beside a key's timer that are due within some time. It returns how many, and whether
--- one of them was set aside.
+-- take_beside cancels the members beside a key's timer that are due within some time. It returns their number, and
+-- whether one of them was set aside.
 local function take_beside(earliest, latest, key, members)
   local taken, aside = 0, false
   local function is_meant(text)

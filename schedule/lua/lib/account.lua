@@ -1,4 +1,4 @@
--- The account of a partition: how many timers have entered it, and how many have left it, since the account began. The
+-- The account of a partition: the numbers of timers that have entered and left it since the account began. The
 -- sorted set account has them by kind, a letter each, as far as they are not 0 (schedule/account.go). The timers in due
 -- and in firing have entered and have not left: so each change of these notes a kind, or moves a timer within the
 -- partition. All callers may run ZADD. A failure to count stops no timer; the account differs then.

@@ -26,7 +26,7 @@ function apps.announce(app, doubted)
 end
 
 -- apps.doubt doubts the known apps that the audit begun at began has not met, or forgets those doubted before. It
--- returns how many were forgotten, and how many it knew.
+-- returns the number forgotten, and the number known.
 function apps.doubt(began, met)
   local is_met = {}
   for i = 1, #met do is_met[met[i]] = true end

@@ -1,6 +1,6 @@
 -- The state of one call: index.begin makes it anew, as a library's variables outlive a call. It has
 --   time, now, now_text  for clock.lua alone: TIME's reply, the same in unix ms, and that in text once asked for
---   spent                how many bytes of values were read, about
+--   spent                the bytes of values read, about
 --   prefix, due, data, firing, firingdata, fired
 --                        the partition that index.enter was called for, and the names of its keys
 -- and fields that rooms add. No other variable outlives the function that sets it.

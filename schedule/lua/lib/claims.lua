@@ -19,7 +19,7 @@ function claims.note(claimed, contested_until, next_due)
   for i = 1, #claimed do
     local key = claimed[i]
     if not contested[i] then
-      -- A number is written once for keys of one length: that costs as much as a command.
+      -- To write a number costs as much as a command: keys of one length in a row share it.
       if #key ~= run.length then run.length, run.length_text = #key, #key .. ':' end
       explained[n + 1], explained[n + 2], n = run.length_text, key, n + 2
     end

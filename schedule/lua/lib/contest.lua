@@ -5,7 +5,7 @@ contest.GRACE = 10000
 -- the ms of its own due time a key still exists. A key that was set again, and runs out in this very ms, may exist too.
 function contest.differs(at, was) return at ~= -2 and at ~= was end
 
--- By how much the time of a key's last access may be wrong, in ms. Redis counts whole seconds by a clock of its own,
+-- The greatest error of the time of a key's last access, in ms. Redis counts whole seconds by a clock of its own,
 -- which it sets ten times a second once it has answered everybody. After two seconds in which it did nothing, a key
 -- looks that much older.
 local ACCESS = 1000 + 2000

@@ -25,10 +25,11 @@ local function is_rivals(ARGV, first_rival, a, m, t, due, cutoff)
 end
 
 -- held.find returns the refs of held timers of a namespace that no other hold covers, most at most, by due time; then
--- the place to go on: the score of the last timer looked at, how many of that score were passed over and stay, and
--- whether it was the last of all; then how many timers due until the cutoff other holds cover. score and skip are from
--- such an answer; 0 and 0 begin. An empty part of the namespace stands for any. A hold that is being resumed covers
--- nothing. The rivals begin at ARGV[first_rival]. Timers that wait in a restored Redis count as kept by another hold.
+-- the place to go on: the score of the last timer looked at, the number of timers of that score passed over, which
+-- stay, and whether it was the last of all; then the number of timers due until the cutoff that other holds cover.
+-- score and skip are from such an answer; 0 and 0 begin. An empty part of the namespace stands for any. A hold that is
+-- being resumed covers nothing. The rivals begin at ARGV[first_rival]. Timers that wait in a restored Redis count as
+-- kept by another hold.
 function held.find(ARGV, first_rival, app, module, typ, score, skip, most, cutoff)
   local is_held, waits_until = holds.of(run.data), waiting.till()
   local from = redis.call('ZCOUNT', run.firing, '-inf', '(' .. int(math.max(score, HELD))) + skip

@@ -1,12 +1,12 @@
 -- Hints of single timers, for the step observe. o is the state of the call and of its present partition:
---   heard       when the first of the events happened at the earliest, in ms
+--   heard       the earliest time of the first of the events, in ms
 --   fresh, old  in ms: the greatest age of a tombstone that explains an expired event, and of an event that proves
 --               anything about an unknown timer: others may have fired and forgotten the timer since
---   since       from when on the caller has heard every event of the partition, in ms
+--   since       the time since which the caller has heard every event of the partition, in ms
 --   owed, adopted, rescheduled, cancelled
---               how many timers became so
+--               the numbers of timers that became so
 --   denied, denied_key
---               how many hints said nothing because timerd may not read the key, and the key of one
+--               the number of hints without an effect because timerd may not read the key, and the key of one
 
 -- count counts a result of contest.follow or trigger.upsert.
 function hints.count(o, outcome)

@@ -12,12 +12,12 @@ The index of a partition of the schedule, with t for the partition's hash tag:
   timerd:{t}:repeat      ZSET  key whose timer repeats -> the serial of its repetition; below 0: it is to be planned
   timerd:{t}:aside       ZSET  member that is set aside -> due, see parked.lua
   timerd:{t}:refused     ZSET  ref that NATS refused, until it is settled -> due; -due if its guard cannot be read
-  timerd:{t}:account     ZSET  kind of entering or leaving -> how many timers, see account.lua
+  timerd:{t}:account     ZSET  kind of entering or leaving -> number of timers, see account.lua
   timerd:{t}:database    string, the number of the database that this is in
-  timerd:{t}:known       ZSET  app that a timer was set for -> since when it is known; below 0: is doubted
+  timerd:{t}:known       ZSET  app that a timer was set for -> time since which it is known; below 0: is doubted
   timerd:{t}:holds       HASH  namespace -> its hold, see schedule/holds.go; of one partition, t itself, for all
   timerd:{t}:members     ZSET  timerd -> its last heartbeat; about and counts, HASH; of one partition, for all
-  timerd:{t}:calls       ZSET  function of the library -> how many of its calls calls.count has counted
+  timerd:{t}:calls       ZSET  function of the library -> number of its calls counted by calls.count
 
 Times are unix ms on this server's clock.
 
@@ -36,7 +36,7 @@ decides. The flags are
   u  the key is gone, and nobody knows why   h  it was held, and becomes a dead letter
   p  it is an occurrence of a repetition, and another one may follow
 Each option is ;<name>=<value>. Most records have none. They are
-  L  how many ms after its due time the timer may be claimed and still fire; 0: any
+  L  the greatest lateness at the claim, in ms, with which the timer still fires; 0: any
   D  the same, but a timer that is later is forgotten instead of becoming a dead letter
   O  of a retry, a postponed timer or a replay: when the timer's first firing was due, a dot, its attempt
   T  the traceparent that was set with it      S  its tracestate, each byte as two hex digits

@@ -1,14 +1,14 @@
 -- Limits of a call: the names, and about their bytes. It takes a ms or two.
 local NAMES, BYTES = 1000, 100000
 
--- begin begins a call that looks. run.names_left and run.bytes_left say for how much there is room.
+-- begin begins a call that looks. run.names_left and run.bytes_left are the room left.
 function look.begin() run.names_left, run.bytes_left = NAMES, BYTES end
 
 -- Names read at a time, as their lengths are unknown before.
 look.SLICE = 100
 
 -- look returns the first members of a sorted set whose scores lie between two, many at most and as many as there is
--- room for, each followed by its score; how many they are; and whether these are all.
+-- room for, each followed by its score; their number; and whether these are all.
 function look.at(name, from, to, many)
   local all, n = {}, 0
   while n < many and run.names_left > 0 and run.bytes_left > 0 do

@@ -14,8 +14,7 @@ end
 -- A text is encoded in pieces of PIECE bytes; each byte may take six: so no more is encoded than there is room for.
 local PIECE = 16384
 
--- add_text adds a text to parts of JSON. It returns how much room is left, which is below 0 where the text does not
--- fit.
+-- add_text adds a text to parts of JSON. It returns the room left, which is below 0 where the text does not fit.
 local function add_text(parts, text, room)
   if #text <= PIECE then
     parts[#parts + 1] = cjson.encode(text)

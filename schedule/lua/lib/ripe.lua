@@ -66,8 +66,8 @@ local function add_to(t, group, member, due)
   return new_group(group.hold)
 end
 
--- claim_first claims due timers from the first one on, and moves held ones. It returns whether no due timer is
--- left.
+-- claim_first claims due timers from the first one on, and moves held ones. It returns whether it has come to all
+-- due timers.
 local function claim_first(t)
   local most = t.limit - t.count
   local listed = redis.call('ZRANGEBYSCORE', run.due, '-inf', clock.due_text(), 'WITHSCORES', 'LIMIT', 0, most)

@@ -17,8 +17,8 @@ function scores.is_unclaimed(score) return score == 0 or score % 1 ~= 0 or score
 function scores.may_be_published(score) return score % 1 == PERHAPS end
 function scores.is_free(score) return scores.is_unclaimed(score) and not scores.may_be_published(score) end
 
--- scores.due_of_free returns the due time by which a claim asks whether a free firing is held. A firing that a resume
--- has released stays so, also after a pause: an infinite due time lies within no resume.
+-- scores.due_of_free returns the due time that decides for a claim whether a free firing is held. A firing that a
+-- resume has released stays so, also after a pause: an infinite due time lies within no resume.
 function scores.due_of_free(ref, score)
   return score % 1 ~= 0 and math.huge or tonumber(string.match(ref, '^%d+'))
 end

@@ -56,7 +56,7 @@ local function end_with(refs, key)
 end
 
 -- states.cancel_owed cancels the held and owed ones of refs, the result of firings.given for a key, if they were due
--- within some time. It returns how many, whether there are more, and whether perhaps published ones stay.
+-- within some time. It returns their number, whether there are more, and whether perhaps published ones stay.
 function states.cancel_owed(key, refs, earliest, latest)
   local owed, done, more, given = {}, {}, false, false
   for i = 1, #refs do

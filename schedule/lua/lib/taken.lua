@@ -1,17 +1,18 @@
 -- The firings that a claim takes from one partition when it looks at more than the usual. A taking has
---   limit, room     how many firings, and how many bytes of payload, there is room for
+--   limit, room     the room for firings: their number, and the bytes of their payloads
 --   lease_end       in text
---   since           from when on the caller has heard every event, in ms
+--   since           the time since which the caller has heard every event, in ms
 --   is_held         reports whether a hold covers a key and its due time, or it waits; nil if nothing is held
 --   wait, waits_until  the last wait (restored.lua), or nil, and until which due time timers wait, or -1
 --   generation      of the list of holds
---   count, looked   how many firings were taken, and how many entries of the index were looked at
---   moved, held_room  how many held timers were moved, and for how many bytes more of them there is room
+--   count, looked   the number of firings taken, and of entries of the index looked at
+--   moved, held_room  the number of held timers moved, and the room left for them, in bytes
 --   contested_until   until when timers of the partition may be contested at the latest
 --   keys            whose timers were taken
 --   refs            of firings that were free
 --   rescheduled, cancelled, aside, aside_key
---                   how many due timers had another TTL, had lost it, or were set aside, and the key of one of those
+--                   the numbers of due timers that had another TTL, had lost it, or were set aside, and the key of one
+--                   of those
 --   owed, freed, kept, reclaimed, due
 --                   the firings: a ref and a record each. See claim.lua
 

@@ -2,10 +2,10 @@
 --[[ account reads the accounts of many partitions of one server, and compares each with its timers. It writes nothing.
 ARGV    the hash tags of the partitions
 Returns {the sums of the counts of the accounts that have begun, each kind with its sum, and i with the firings whose
-events may be stored; how many timers of these partitions are pending, held, owed, firing, parked and contested; how
-many partitions with timers or counts lack an account; how many are not here as a whole, because their slots are moving;
-when the first account began, or 0; then for each partition that differs its hash tag and the difference: opening + in -
-out - there}. ]]
+events may be stored; the numbers of timers of these partitions that are pending, held, owed, firing, parked and
+contested; the number of partitions with timers or counts but without an account; the number of those not here as a
+whole, because their slots are moving; the time at which the first account began, or 0; then for each partition that
+differs its hash tag and the difference: opening + in - out - there}. ]]
 
 -- Limit of the members of due looked at to find the contested ones.
 local MOST_LOOKED = 1000

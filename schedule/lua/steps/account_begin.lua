@@ -1,12 +1,12 @@
 #!lua flags=allow-oom,allow-cross-slot-keys
 --[[ account_begin begins the accounts of many partitions of one server, where they have not begun, and compares the
-others with their timers; or it ends them. It keeps counts that explain all timers, and in each case how many have
-fired.
+others with their timers; or it ends them. It keeps counts that explain all timers, and in each case the number of
+timers that have fired.
 ARGV    1  1 to begin, as all who change the schedule count; 0 to end
         then the hash tags of the partitions
-Returns how many have begun or ended, then for each partition that differs its hash tag and the difference: opening + in
-- out - there. A partition whose slot is moving is left out, and in a cluster one with nothing. If its reply is lost:
-again it changes nothing more. ]]
+Returns the number of accounts begun or ended, then for each partition that differs its hash tag and the difference:
+opening + in - out - there. A partition whose slot is moving is left out, and in a cluster one with nothing. If its
+reply is lost: again it changes nothing more. ]]
 
 -- begin begins the account of a partition, with its counts as balance.read returns them and so many timers.
 local function begin(listed, change, timers)

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom,allow-cross-slot-keys,no-writes
 --[[ ahead looks for partitions with times that only a clock ahead can have written. It writes nothing.
-ARGV    1  by how many ms that clock was ahead, at least
+ARGV    1  the least time by which that clock was ahead, in ms
         2  how long the longest claim or pause lasts, in ms
         then the hash tags of the partitions
 Returns two lists of hash tags: partitions with repetitions whose serials are later than now, because that clock armed

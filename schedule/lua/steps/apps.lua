@@ -2,7 +2,7 @@
 --[[ apps collects the known apps of many partitions of one server of a cluster. It writes nothing. A partition whose
 slot is moving may be left out.
 ARGV    the hash tags of the partitions
-Returns for each app its name and since when it is known, in ms. ]]
+Returns for each app its name and the time since which it is known, in ms. ]]
 
 function steps.apps(KEYS, ARGV)
   local place, out = {}, {}

@@ -6,14 +6,14 @@ claim waits for its expired event. audit leaves due timers alone: they are the c
 waits longer than any can, as by a clock that was ahead, is due at once. If a timer is due within SKEW, its key does not
 count as deleted: on the clock of another server, which had the key before, it may have been due.
 KEYS    1  the partition's prefix; or none, for many partitions of one server
-ARGV    1  how many timers to look at, roughly
+ARGV    1  the number of timers to look at, roughly
         2  the latest time that this server's clock has shown
-        3  the text of losses at a time since when only deletions go unnoticed, or an empty text. While it is the same,
+        3  the text of losses at a time since which only deletions go unnoticed, or an empty text. While it is the same,
            a missing key was deleted
-        4  when the audit began at the earliest, in ms
+        4  the earliest time at which the audit began, in ms
         then for each partition its prefix, a cursor, 0 begins, the timer of this page to go on after, or an
         empty text, and 1 if the text of losses holds for the partition, else 0
-Returns {how many timers are left of those looked at by app, module and type, as tally has them, then for each
+Returns {the numbers of timers left of those looked at, by app, module and type, as tally has them, then for each
 partition, as far as there was room, {next cursor, 0 at the end, timers looked at, rescheduled, cancelled, kept, the
 timer to go on after, the apps of this page's timers that are known, each once, 1 if the page was all of the partition,
 whose other apps are doubted then (apps.doubt)}, or an empty array if it is not here as a whole, because its slot is
@@ -21,7 +21,7 @@ moving}. The timer to go on after is not empty if the payloads were too large fo
 audited again from there.
 If its reply is lost: the same page again changes nothing more. ]]
 
--- By how much the clock of a server that takes over may be behind, in ms.
+-- The greatest time by which the clock of a server that takes over may be behind, in ms.
 local SKEW = 2000
 
 -- known_apps returns the known apps of a page. Unknown ones may be among the sharers of the empty name.

@@ -5,27 +5,28 @@ unless they may have been published. It also removes old tombstones. Where all i
 (lib/quick.lua).
 KEYS    none; or the prefix of the only partition, so that Redis refuses the step on a server without it
 ARGV    1  lease in ms
-        2  how many firings at most
-        3  how many bytes of payload at most; one firing is claimed in any case
+        2  the greatest number of firings
+        3  the greatest number of bytes of payload; one firing is claimed in any case
         4  the generation of the list of holds that the caller knows, 0 if nothing is held
-        5  how many firings of one partition at most, where all is as usual
-        6  for how long due timers are left to others, in ms, where all is as usual
+        5  the greatest number of firings of one partition, where all is as usual
+        6  the time for which due timers are left to others, in ms, where all is as usual
         7  the channel of the messages about claimed timers
         8  the rules of guards for timers without one of their own (lib/judging.lua)
         9  the greatest age of the last heartbeat, in ms, at which JetStream drops second events, should this server
            turn out to be another one (lib/restored.lua)
-        then for each partition its prefix; "usual", "leases" if a lease may be over, or "full" to look at all; from
-        when on the caller has heard every event, in ms; and the last claim's looked, or an empty string
+        then for each partition its prefix; "usual", "leases" if a lease may be over, or "full" to look at all; the
+        time since which the caller has heard every event, in ms; and the last claim's looked, or an empty string
 Returns {seconds, microseconds, then for each partition, as far as there was room, names and values; or the error that
 ended the claim from it}. The first two are the time of the claim. The names are
-  next         when there is something to claim again, in ms: a due time, the end of a lease, 0 for at once, or -1
+  next         the time of the next claim, in ms: a due time, the end of a lease, 0 for at once, or -1
   full         1 if it looked at all; then next may be the end of a lease in a cluster too
   rescheduled, cancelled, aside, aside_key
-               how many due timers had another TTL, had lost it, or were set aside, and the key of one of those
-  looked       up to where it looked for free timers among held ones: an argument of the next claim
+               the numbers of due timers that had another TTL, had lost it, or were set aside, and the key of one of
+               those
+  looked       the last place of its look for free timers among held ones: an argument of the next claim
   waited_until, last_seen, waited
-               of the last wait of timers of a restored Redis: for due times until when it was, when a timerd was seen
-               last before it, and how long it took, 0 if nothing had to be compared
+               of the last wait of timers of a restored Redis: its last due time, the last heartbeat of a timerd in
+               the data, and its length, 0 if nothing had to be compared
   untidy       1 if more tombstones are to be removed
   owed, freed, kept, reclaimed, due
                the firings of a kind, a list: a ref and a record each. They were owed; freed by a resume or given

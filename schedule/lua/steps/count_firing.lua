@@ -2,7 +2,7 @@
 --[[ count_firing counts the firings of a page, by the app, module and type of their keys. It writes nothing.
 KEYS    1  the partition's prefix
 ARGV    1  cursor; 0 begins
-        2  how many firings to look at, roughly
+        2  the number of firings to look at, roughly
 Returns {next cursor, 0 at the end, the counts as tally has them}. A firing that nobody has claimed counts as owed, or
 as held if the next claim holds it, and as firing if it was given back though perhaps published. ]]
 

@@ -5,7 +5,7 @@ forgotten: that audit has met every timer set before the doubt that still waits.
 KEYS    1  the partition's prefix
 ARGV    1  when the audit began at the earliest, in ms
         then the apps that it has met
-Returns how many apps were forgotten.
+Returns the number of apps forgotten.
 If its reply is lost: again it changes nothing more. ]]
 
 function steps.doubt_apps(KEYS, ARGV)

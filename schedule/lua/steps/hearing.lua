@@ -1,16 +1,16 @@
 #!lua flags=allow-oom,allow-cross-slot-keys
 --[[ hearing notes on a server that a timerd hears its events, and returns the other listeners. In a cluster it also
-notes a heartbeat in the data of the server's homes (lib/restored.lua). It asks Redis how many are subscribed by a
+notes a heartbeat in the data of the server's homes (lib/restored.lua). It asks Redis for the number of subscribers by a
 message without content, which the listeners ignore: PUBLISH takes no right that timerd does not have.
 KEYS    1  the set of the server's listeners, each "group id"
 ARGV    1  the timerd's instance id
         2  its group, which listens to the same
         3  1 if it hears all events of the server now, else 0
-        4  for how many ms that is believed
-        5  how many ms ahead of now a sign may be
+        4  the time for which that is believed, in ms
+        5  the greatest time by which a sign may be ahead of now, in ms
         6  the channel of claims
         7  in a cluster the prefixes of the server's homes
-Returns {how many are subscribed to that channel, or -1 if Redis refuses to tell, the ids of the group's listeners, 0
+Returns {the number of subscribers of that channel, or -1 if Redis refuses to tell, the ids of the group's listeners, 0
 if the data of a server of a cluster are not compared, else 1, the incarnation of the server if it tells}.
 If its reply is lost: again it notes a later sign. ]]
 

@@ -10,11 +10,11 @@ KEYS    1  the set of timerds at work: the keys themselves and not their partiti
         4  the set of timerds unable to publish
         5  the set of the silent, scored by their last sign of life
 ARGV    1  the timerd's instance id
-        2  after how many ms of silence one is dead
+        2  the silence after which one is dead, in ms
         3  its description, nearly always the same
         4  its counts, or an empty string to leave those
         5  1 if it cannot publish now, else 0
-        6  how many ms ahead of now a sign of life may be
+        6  the greatest time by which a sign of life may be ahead of now, in ms
         7  1 if each of its heartbeats was answered for as long as makes another one dead, else 0
         8  argument 9 of claim.lua
 Returns two lists of ids, each sorted: of the living able to publish, and of the others; then 1 if the others had found

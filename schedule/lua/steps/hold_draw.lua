@@ -3,7 +3,7 @@
 KEYS    1  the prefix of the partition that has the list of holds
 ARGV    1  the namespace
         2  the earliest time for the first one, in ms
-        3  how many times
+        3  the number of times
         4  the interval between them, in ms, perhaps with a fraction
         5  up to when the first one may lie, in ms: else nothing is drawn
 Returns the first time, as text with a fraction, or an empty text.

@@ -3,10 +3,10 @@
 ARGV    1  the last due time, in ms, of timers of a namespace to report that nobody has looked at yet; 0: none
      2, 3, 4  app, module and type of the namespace, empty for any
         then the hash tags of the partitions
-Returns for each partition that has something its hash tag and how many timers are held there, of any namespace, with
-half a one more if others of this one were due by then and no claim has looked at them, as text; -1 for one that is not
-here as a whole, because its slot is moving. Where so many of others wait that not all were looked at (look.lua), some
-may be of the namespace, and count so. ]]
+Returns for each partition that has something its hash tag and the number of held timers there, of any namespace, as
+text: with half a one more if timers of this one were due by then that no claim has looked at yet; -1 if the partition
+is not here as a whole, because its slot is moving. Where too many others wait to look at all (look.lua), some may be of
+the namespace, and count so. ]]
 
 local function of_due(member, score) return string.match(member, '^:[^:]*:(.*)$') or member, tonumber(score) end
 

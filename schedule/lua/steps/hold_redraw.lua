@@ -1,15 +1,15 @@
 #!lua flags=allow-oom,allow-cross-slot-keys
---[[ hold_redraw holds timers of a namespace again whose times, of a resume at a rate, a clock that was ahead has drawn,
-in many partitions of one server.
+--[[ hold_redraw holds timers of a namespace again, in many partitions of one server: those with times of a resume at a
+rate that were drawn by a clock that was ahead.
 ARGV    1  the generation of the list of holds that the caller goes by
      2, 3, 4  app, module and type of the namespace, empty for any
-        5  up to which due time the resume gives times
+        5  the last due time of timers with such times
         6  the longest time from now to one drawn by a correct clock, in ms
-        7  how many of each partition to pass over
-        8  how many of each to look at
+        7  the number of timers of each partition to pass over
+        8  the number of timers of each to look at
         then the hash tags of the partitions
-Returns {how many are held again, how many were looked at of the partition with most, how many partitions are not here
-as a whole, or have another list}.
+Returns {the number of timers held again, the greatest number looked at in one partition, the number of partitions that
+are not here as a whole, or have another list}.
 If its reply is lost: they are held. ]]
 
 function steps.hold_redraw(KEYS, ARGV)

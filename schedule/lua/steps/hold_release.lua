@@ -5,21 +5,21 @@ KEYS    1  the partition's prefix
 ARGV    1  the generation of the list of holds that the caller goes by
      2, 3, 4  app, module and type of the namespace, empty for any
      5, 6  where to begin: 0 and 0, or from the last answer
-        7  how many to release at most
-        8  up to which due time they are released as the following says; what became due
-           later is owed at once, and becomes no dead letter
-        9  the time before which nobody is to claim the first of them, in ms, perhaps with a
+        7  the greatest number of timers to release
+        8  the last due time of timers released as the following says; what became due later
+           is owed at once, and becomes no dead letter
+        9  the first time at which somebody may claim the first of them, in ms, perhaps with a
            fraction; 0 for at once
-       10  how much later that is for each further one, in ms
+       10  the time from each to the next, in ms
        11  1 if they become dead letters, else 0
        then the rivals, see holds.lua
-Returns {how many were released, how many of these at times of their own, where to go on: two numbers as text, 1 if
-these were the last ones, else 0, and how many of the timers looked at another hold keeps}; or {-1} if the partition's
-copy of the list is of another generation. While the namespace is in that list until the resume is over, the FREED in
-the score (scores.lua) tells claims that a timer was released.
+Returns {the number of timers released, the number of these with times of their own, the place to go on: two numbers as
+text, 1 if these were the last ones, else 0, and the number of timers among those looked at that another hold keeps}; or
+{-1} if the partition's copy of the list is of another generation. While the namespace is in that list until the resume
+is over, the FREED in the score (scores.lua) tells claims that a timer was released.
 If its reply is lost: the timers are released. The times that they have are used up. ]]
 
--- mark_dead marks timers due until a cutoff as dead letters. It returns for how many there was room.
+-- mark_dead marks timers due until a cutoff as dead letters. It returns the number that there was room for.
 local function mark_dead(refs, cutoff)
   local fits = sizes.fitting(run.firingdata, refs, BUDGET)
   local records, marked = redis.call('HMGET', run.firingdata, unpack(refs, 1, fits)), {}
@@ -33,7 +33,7 @@ local function mark_dead(refs, cutoff)
 end
 
 -- free_some frees count timers at once; but if first is not 0, the timers due until the cutoff at times of their own:
--- the first at that time, each further one an interval later. It returns how many have such times.
+-- the first at that time, each further one an interval later. It returns the number of timers with such times.
 local function free_some(refs, count, cutoff, at_once, first, interval)
   local freed, timed = {}, 0
   for i = 1, count do

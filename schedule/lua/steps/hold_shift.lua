@@ -5,12 +5,13 @@ KEYS    1  the partition's prefix
 ARGV    1  the generation of the list of holds that the caller goes by
      2, 3, 4  app, module and type of the namespace, empty for any
      5, 6  where to begin: 0 and 0, or from the last answer
-        7  how many at most
-        8  up to which due time they are set again; what became due later is owed at once
-        9  by how many ms they are shifted
+        7  the greatest number of timers
+        8  the last due time of timers to set again; what became due later is owed at once
+        9  the shift, in ms
         then the rivals, see holds.lua
-Returns {how many were released, 0, where to go on: two numbers as text, 1 if these were the last ones, else 0, and how
-many of the timers looked at another hold keeps}; or {-1} if the partition's copy of the list is of another generation.
+Returns {the number of timers released, 0, the place to go on: two numbers as text, 1 if these were the last ones, else
+0, and the number of timers among those looked at that another hold keeps}; or {-1} if the partition's copy of the list
+is of another generation.
 If its reply is lost: they are set, and no longer held. ]]
 
 function steps.hold_shift(KEYS, ARGV)

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom,allow-cross-slot-keys
 --[[ observe takes in what keyspace events hint at, in their order.
 KEYS    1  the partition's prefix; or none, for many partitions of one server
-ARGV    1  when the first of these events happened at the earliest, in ms
-        2  for how long of that time nothing could happen to their timers, in ms
-        then for each partition its prefix, from when on the caller has heard every event of it,
-        in ms, how many hints, and for each of these a kind and a timer's key:
+ARGV    1  the earliest time of the first of these events, in ms
+        2  the part of the time since then in which nothing could happen to their timers, in ms
+        then for each partition its prefix, the time since which the caller has heard every event
+        of it, in ms, the number of its hints, and for each of these a kind and a timer's key:
         t  touched: the key may live; if it does not, another event says why
         a  audited: the same without an event
         g  gone: deleted, renamed or moved away
@@ -75,7 +75,7 @@ local function observe_usual(o, group, kind, key, due, fired)
 end
 
 -- observe_group takes in hints of different keys, in their order, as far as their payloads are not too large. It
--- returns how many. It batches the common cases.
+-- returns their number. It batches the common cases.
 local function observe_group(o, kinds, names)
   local group, taken = { is_large = sizes.may_be_large(), late = {}, late_dues = {}, dues = {}, records = {} }, 0
   local contested, was, fired, are_gone = look_up(names, group.is_large, kinds[1])

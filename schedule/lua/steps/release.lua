@@ -6,7 +6,7 @@ KEYS    1  the partition's prefix
 ARGV    for each firing its ref, the end of the lease that it was claimed under, how long
         nobody is to claim it, in ms, 0 for not at all, then 1 if its event may be
         stored, 1 if NATS refused it or 2 if its guard cannot be read, and 1 if its claim said "f"; else 0
-Returns how many were given back.
+Returns the number of firings given back.
 If its reply is lost: again it changes nothing, as nothing has that lease any more. ]]
 
 function steps.release(KEYS, ARGV)

@@ -2,11 +2,11 @@
 --[[ replan_find reads repetitions whose next occurrences were armed by a clock that was ahead, those by the latest
 clock first. It writes nothing.
 KEYS    1  the partition's prefix
-ARGV    1  by how many ms it was ahead at least
-        2  how many to pass over
-        3  how many at most
-Returns {this server's clock, how many it has looked at, then of each that is pending its key, its serial, when it is
-due and its record without the colon and the payload}. It stops after 400 KB of payloads, but not before the first
+ARGV    1  the least time by which it was ahead, in ms
+        2  the number of repetitions to pass over
+        3  the greatest number to look at
+Returns {this server's clock, the number looked at, then of each that is pending its key, its serial, its due time and
+its record without the colon and the payload}. It stops after 400 KB of payloads, but not before the first
 repetition. ]]
 
 function steps.replan_find(KEYS, ARGV)

@@ -6,13 +6,12 @@ is gone, because it may have run out meanwhile, unless its name or its record sa
 for GRACE again. A firing without a member counts as claimed by somebody who may have published it. What lost its record
 fires without a payload, unless an audit finds that in its key.
 KEYS    1  the partition's prefix
-ARGV    1  which of the four the page is of: data, due, firingdata or firing
+ARGV    1  the set or hash of the page: data, due, firingdata or firing
         2  cursor; 0 begins
-        3  how many entries to look at, roughly
+        3  the number of entries to look at, roughly
         4  lease in ms
-Returns {next cursor, 0 at the end, how many were put back by their records, how many got a record without a payload,
-how many were dropped, fields that are of no timer and mean nothing to this version, when the first timer is due, or
--1}.
+Returns {next cursor, 0 at the end; the numbers of entries put back by their records, given a record without a payload,
+and dropped, and of fields that are of no timer and mean nothing to this version; the first due time, or -1}.
 If its reply is lost: the same page again changes nothing more. ]]
 
 -- Limits of the entries of one command, and of the firings looked at to find one of a key.

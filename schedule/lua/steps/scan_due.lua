@@ -1,15 +1,15 @@
 #!lua flags=allow-oom,allow-cross-slot-keys,no-writes
 --[[ scan_due looks for due timers in many partitions of one server of a cluster. It writes nothing.
-ARGV    1  the time, in ms from now, up to which due timers count
+ARGV    1  the last due time of timers that count, in ms from now
         2  lease in ms
         then the hash tags of the partitions
 Returns {this server's clock in unix ms, pending timers, firings but for those held, timers set aside because their keys
 cannot be read, because NATS refuses them, and because their guards cannot be read, timers that are held, then three
 values for each partition with something to claim:
   its hash tag
-  when: a due time or the end of a lease in ms; 0 for at once; or -1 if the partition is not
+  its time: a due time or the end of a lease, in ms; 0 for at once; or -1 if the partition is not
   here as a whole, because its slot is moving
-  when the first lease ends, or -1
+  the end of the first lease, or -1
 For a partition that has lost members or records of timers or firings there are three more: its hash tag, -2, and the
 smallest number that it can have lost}. Old tombstones count as something to claim at once: a claim removes them. A held
 timer counts as something to claim in the far future. ]]
@@ -28,8 +28,8 @@ end
 -- one returns 1 for an existing key.
 local function one(there) return there and 1 or 0 end
 
--- timers returns how many of the two keys of timers exist, and the number of lost members or records. at is the first
--- due time, or nil.
+-- timers returns the number of keys of timers that exist, 0 to 2, and the number of lost members or records. at is the
+-- first due time, or nil.
 local function timers(o, k, at)
   local waiting = at and redis.call('ZCARD', k.due) or 0
   local fields, missing = records(k.data, waiting)

@@ -2,10 +2,10 @@
 --[[ scan_heads looks for due timers in many partitions of one server of a cluster, as scan_due does, but without the
 counts and old entries. To ask for a number takes half as long as to ask for the first entry. It writes nothing.
 ARGV    1  the hash tags of the partitions, one after the other
-        2  the time, in ms from now, up to which due timers count
-        3  the time, in ms from now, up to which ends of leases count; without it none is looked for
-Returns {this server's clock in unix ms, then for each partition with something to claim its hash tag, when: a due time
-or the end of a lease in ms, 0 for at once, or -1 if the partition is not here, and when the first lease ends, or
+        2  the last due time of timers that count, in ms from now
+        3  the last end of leases that count, in ms from now; without it none is looked for
+Returns {this server's clock in unix ms, then for each partition with something to claim its hash tag, its time: a due
+time or the end of a lease in ms, 0 for at once, or -1 if the partition is not here, and the end of the first lease, or
 -1}. ]]
 
 local DUE, FIRING = SUFFIX .. 'due', SUFFIX .. 'firing'

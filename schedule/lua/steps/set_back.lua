@@ -2,16 +2,17 @@
 --[[ set_back shortens claims and pauses that a clock that was ahead has made too long, and dates tombstones later than
 now back to now.
 KEYS    1  the partition's prefix
-ARGV    1  by how many ms that clock was ahead, at least
-        2  how long the longest claim lasts, in ms
-        3  how long the longest pause lasts, in ms
-        4  how long such claims last from now on, in ms
-        5  by how much earlier the timers fire that a resume has spaced, in ms; or an empty text: they stay
-        6  how many firings to pass over
-        7  how many firings, and how many tombstones, to look at
-Returns {firings looked at, how many of them stay, how many others wait no longer, tombstones that were of later than
-now, in how many ms the first firing fires that a resume has spaced, or -1}. A firing that waits for its own due time
-stays, as a shift may leave it; so does one of a resume that goes on, which spaces it again.
+ARGV    1  the least time by which that clock was ahead, in ms
+        2  the longest time of a claim, in ms
+        3  the longest pause, in ms
+        4  the time from now after which such claims end, in ms
+        5  the time by which timers spaced by a resume fire earlier, in ms; or an empty text: they stay
+        6  the number of firings to pass over
+        7  the number of firings to look at, and of tombstones
+Returns {the number of firings looked at, of those among them that stay, of the others that wait no longer, of
+tombstones that were of later than now, and the time until the first firing spaced by a resume, in ms, or -1}. A firing
+that waits for its own due time stays, as a shift may leave it; so does one of a resume that goes on, which spaces it
+again.
 If its reply is lost: again it changes nothing more. A timerd that still has such a claim goes on; its own lease ends no
 later than this one. ]]
 
@@ -38,7 +39,7 @@ local function score_now(t, ref, score)
   end
 end
 
--- rescore gives firings their new scores. It returns how many it has looked at and changed, and the time of the first
+-- rescore gives firings their new scores. It returns the numbers looked at and changed, and the time of the first
 -- changed one.
 local function rescore(t, passed, most)
   local after = '(' .. int(clock.due() + math.max(t.longest_claim, t.longest_pause) + t.by)
@@ -56,7 +57,7 @@ local function rescore(t, passed, most)
   return #listed / 2, #changed / 2, soonest
 end
 
--- date_tombstones dates tombstones later than now back to now, and returns how many.
+-- date_tombstones dates tombstones later than now back to now, and returns their number.
 local function date_tombstones(by, most)
   local later = '(' .. int(clock.real() + clock.REMEMBER + by)
   local tombstones, dated = redis.call('ZRANGE', run.fired, later, '+inf', 'BYSCORE', 'LIMIT', 0, most), {}

@@ -1,8 +1,8 @@
 #!lua flags=allow-oom,allow-cross-slot-keys
 --[[ settle forgets firings.
 KEYS    1  the partition's prefix; or none, for many partitions of one server
-ARGV    how they have ended, a kind of the account, and their refs; or for each partition, once for each kind, its
-        prefix, the kind, how many refs, and these
+ARGV    the kind of their end in the account, and their refs; or for each partition, once for each kind, its prefix,
+        the kind, the number of refs, and these
 Returns, for many partitions, the places of the refusing ones: they are not here as a whole, because their slots are
 moving, or a key of theirs is of another type. Their firings stay.
 If its reply is lost: again it changes nothing. If it never ran: the firings are claimed and published again once their

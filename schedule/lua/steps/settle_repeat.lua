@@ -4,9 +4,9 @@ whose repetition has ended or was replaced since, or whose successor is armed, i
 set since the occurrence was due is not overwritten: with a TTL it is the next occurrence, and without one it ends the
 repetition.
 KEYS    1  the partition's prefix
-ARGV    for each its ref, when the next occurrence is due, 0 if none follows, -1 if somebody else is
-        to find that out, its number, the serial of the firing, how many occurrences are left
-        out before the next one, and how it has ended, a kind of the account
+ARGV    for each its ref, the due time of the next occurrence, 0 if none follows, -1 if somebody else is
+        to find that out, its number, the serial of the firing, the number of occurrences left
+        out before the next one, and the kind of its end in the account
 Returns for each 1 if it was its repetition's, else 0.
 If its reply is lost: again it arms nothing, as the firings are gone. If it never ran: they are claimed and published
 again once their leases end. ]]

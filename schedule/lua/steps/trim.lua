@@ -2,7 +2,7 @@
 --[[ trim forgets old event ids whose retry was set, in many partitions of one server of a cluster. It leaves out a
 partition that is not here.
 ARGV    1  up to when, in ms
-        2  how many of each partition at most
+        2  the greatest number of ids to forget in each partition
         then the hash tags of the partitions
 Returns 0.
 If its reply is lost: again it forgets more of the old ids. ]]

@@ -2,8 +2,8 @@
 --[[ waits looks for timers of a restored Redis that wait, in some partitions of a server (lib/restored.lua).
 KEYS    none
 ARGV    the hash tags of the partitions
-Returns for each partition where some wait its hash tag, until which due time, after which last heartbeat, both in ms,
-and how many, about. A partition that is not here is left out. It writes nothing. ]]
+Returns for each partition with waiting timers its hash tag, their last possible due time and the last heartbeat in its
+data, both in ms, and their number, about. A partition that is not here is left out. It writes nothing. ]]
 
 function steps.waits(_, ARGV)
   index.begin_timeless()

@@ -3,9 +3,9 @@
 loads.
 KEYS    1  the partition's prefix
 ARGV    1  the time that the clock is to show, in unix ms; one that has passed moves nothing
-        2  how many open firings are named at most
-Returns {the virtual time in ms; how many timers are due; how many firings are claimed, owed or given back; when
-something is due next, or -1; when the first firing may be claimed that a resume has released for later, or -1; 1 if
+        2  the greatest number of open firings to name
+Returns {the virtual time in ms; the number of due timers; the number of firings claimed, owed or given back; the next
+time of a claim, or -1; the first time at which a firing released for later by a resume may be claimed, or -1; 1 if
 there is a list of holds, else 0; 1 if timers of a restored Redis wait, else 0; the keys of some that are due or
 firing}.
 If its reply is lost: again it moves nothing more. ]]

@@ -3,7 +3,7 @@
 in data the incarnation and the last heartbeat (lib/restored.lua): the data are no older than before.
 KEYS    1  data
         then the keys to keep
-Returns how many it has deleted.
+Returns the number of keys deleted.
 If its reply is lost: again it deletes the keys that were set since. ]]
 
 local OF_DATA = { ':i:', ':s:' }
