@@ -40,7 +40,7 @@ func TestTimersOutsideTheNamespaces(t *testing.T) {
 	}
 }
 
-// patterns waits until the server has so many patterns.
+// patterns waits until the server has want patterns.
 func (r *recorder) patterns(want int64) {
 	r.t.Helper()
 	testenv.Eventually(r.t, bound, func() error {
@@ -51,8 +51,8 @@ func (r *recorder) patterns(want int64) {
 	}, fmt.Sprintf("%d patterns", want))
 }
 
-// Of many apps outside the namespaces, the first known ones are followed, and others once these are forgotten. The
-// expired events of all count.
+// Of many apps outside the namespaces, the first known ones are followed, and others take the places of forgotten ones.
+// Expired events of all apps count.
 func TestFollowsFewAppsOutsideTheNamespaces(t *testing.T) {
 	t.Parallel()
 	rdb := testenv.Redis(t).Client()
@@ -87,7 +87,7 @@ func TestFollowsFewAppsOutsideTheNamespaces(t *testing.T) {
 		t.Errorf("%s is not followed, but its deletion was noticed: %v", key(16), err)
 	}
 
-	// Some are forgotten: others take their places, and the unfollowed ones no longer count.
+	// Other apps take the places of forgotten ones, until none is left unfollowed.
 	for i := range 8 {
 		rdb.ZRem(t.Context(), keys.Single.Known(), fmt.Sprint("app", i))
 	}

@@ -258,8 +258,8 @@ func (b *buffer) collect() (hints []heardHint, pause time.Duration) {
 	return hints, pause
 }
 
-// await takes back expired events of timers that were due, and not claimed, at a time. They wait for the claims. It
-// returns the events whose keys have a newer hint.
+// await takes back expired events of timers due and unclaimed at a time. They wait for the claims. It returns the
+// events whose keys have a newer hint.
 func (b *buffer) await(due []schedule.Hint, at time.Time) (overtaken []schedule.Hint) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

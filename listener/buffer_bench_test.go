@@ -8,7 +8,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// BenchmarkHints takes a hundred hints in and out again: those of timers that are set, run out and are claimed.
+// BenchmarkHints takes 100 hints in and out again, of timers that are set, run out and are claimed.
 func BenchmarkHints(b *testing.B) {
 	const batch = 100
 	names := make([]string, batch)

@@ -58,7 +58,7 @@ func newBusyBuffer() (b *buffer, busy *atomic.Bool) {
 	return b, busy
 }
 
-// next waits for hints and describes them, and how long that took.
+// next waits for hints and describes them, with the time of the wait and the age of the oldest.
 func (b *buffer) next(t *testing.T) string {
 	t.Helper()
 	began := time.Now()
@@ -99,7 +99,7 @@ func TestHintsHaveABound(t *testing.T) {
 	}
 }
 
-// nothing waits for a second without hints.
+// nothing checks that no hints come within a second.
 func (b *buffer) nothing(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -140,7 +140,7 @@ func TestHintsAreFlushed(t *testing.T) {
 	})
 }
 
-// touch returns hints that keys were set or changed.
+// touch returns a Touched hint of each key.
 func touch(names ...string) (hints []schedule.Hint) {
 	for _, key := range names {
 		hints = append(hints, schedule.Hint{Kind: schedule.Touched, Key: key})
@@ -164,7 +164,7 @@ func TestLateHintsKeepTheirAge(t *testing.T) {
 	}
 }
 
-// An expired event is as old as the oldest one of its batch, so no batch has expired events of very different times. A
+// An expired event takes the age of the oldest one of its batch, so a batch has expired events of similar ages only. A
 // key's hints stay in order.
 func TestOldHintsAgeNoNewerOnes(t *testing.T) {
 	t.Parallel()
@@ -211,8 +211,8 @@ func TestOldHintsAgeNoNewerOnes(t *testing.T) {
 	}
 }
 
-// Keys that are set again after their timers ran out, while their claims are late, make old and new hints alternate.
-// 5,000 of them need few calls.
+// Old and new hints alternate if keys are set again after their timers ran out, while claims are late. 5,000 such keys
+// need few calls.
 func TestAlternatingAgesNeedFewCalls(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
@@ -239,7 +239,7 @@ func TestAlternatingAgesNeedFewCalls(t *testing.T) {
 	}
 }
 
-// Hints whose slots are moving are tried again after a pause, with the length of the delay. Their number is bounded.
+// Hints of moving slots are tried again after a pause, and keep their age. Their number is bounded.
 func TestHintsArePutOff(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -82,7 +82,7 @@ func TestHintsKeepTheirAge(t *testing.T) {
 	})
 }
 
-// keepAll gives back expired events whose timers are due.
+// keepAll gives back expired events of due timers, and describes the overtaken ones.
 func (b *buffer) keepAll(names ...string) string {
 	var due []schedule.Hint
 	for _, key := range names {
@@ -95,7 +95,7 @@ func (b *buffer) keepAll(names ...string) string {
 	return strings.Join(said, ", ")
 }
 
-// An expired event of a timer that is due waits for the claim, unless something happens to its key before.
+// An expired event of a due timer waits for the claim, unless another event of its key comes first.
 func TestHintsWaitForTheClaim(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -141,7 +141,7 @@ func TestHintsWaitForTheClaim(t *testing.T) {
 	}
 }
 
-// Neither a crowd without an end nor many of its timers keep an expired event for ever.
+// Neither an endless crowd nor the number of its timers keeps an expired event for ever.
 func TestHintsDoNotWaitForEver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -171,7 +171,7 @@ func TestHintsDoNotWaitForEver(t *testing.T) {
 		if got, want := b.next(t), "expired b after 500ms, heard 500ms ago"; got != want {
 			t.Errorf("got %s; want %s", got, want)
 		}
-		// No more may wait while all waiting ones are asked about.
+		// While all waiting ones are asked about, no other may wait.
 		time.Sleep(askAgain - longestLinger - 400*time.Millisecond)
 		b.addAll(t, "expired c")
 		time.Sleep(500 * time.Millisecond)
@@ -190,7 +190,7 @@ func TestHintsDoNotWaitForEver(t *testing.T) {
 			}
 		}
 		b.busy = func() bool { return false }
-		b.nothing(t) // of timers that were all claimed
+		b.nothing(t) // their timers were all claimed
 	})
 }
 

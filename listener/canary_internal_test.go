@@ -10,7 +10,7 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
-// uncovered is a Coverage that nobody asks.
+// uncovered is a Coverage that records nothing.
 type uncovered struct{}
 
 func (uncovered) Gap(string)               {}
@@ -18,8 +18,7 @@ func (uncovered) SetComplete(bool)         {}
 func (uncovered) SetBeyond(bool)           {}
 func (uncovered) Audited() <-chan struct{} { return nil }
 
-// Events that do not come while their flags are on, as after this process stood still, are not blamed on flags that
-// nobody touched.
+// Events missing while their flags are on, as after a standstill of this process, are not blamed on the flags.
 func TestLostEventsAndTheirFlags(t *testing.T) {
 	t.Parallel()
 	rdb := testenv.Redis(t).Client()

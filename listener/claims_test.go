@@ -17,7 +17,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// No listener, also of several, asks Redis about the changes of keys by timer_set and claims.
+// None of several listeners asks Redis about changes of keys by timer_set and claims.
 func TestOwnEventsAreNotAskedAbout(t *testing.T) {
 	t.Parallel()
 	// The network may cut a message off from the one that explains it, more often on a busy machine.
@@ -65,7 +65,7 @@ func TestOwnEventsAreNotAskedAbout(t *testing.T) {
 	}
 }
 
-// Nor about those by timer_set in a cluster, once a sweep has told the library where its timerds listen.
+// In a cluster no listener asks about changes by timer_set once a sweep has told the library where its timerds listen.
 func TestClusterSetsAreNotAskedAbout(t *testing.T) {
 	t.Parallel()
 	const n = 100
@@ -108,7 +108,7 @@ func TestClusterSetsAreNotAskedAbout(t *testing.T) {
 }
 
 // If several timerds hear a master of a cluster, they learn the next claim of each claimed partition: at a due time, at
-// the end of a lease after a claim in full, or not at all.
+// the end of a lease after a claim in full, or never.
 func TestClusterClaimsSayWhatIsNext(t *testing.T) {
 	t.Parallel()
 	cluster := testenv.Cluster(t, 1, false)
@@ -200,7 +200,7 @@ func TestAnotherDatabaseExplainsNothing(t *testing.T) {
 		l.Busy = func() bool { return true }
 	})
 	r.healthy()
-	// the app is known then
+	// makes the app known
 	if err := other.Do(ctx, "FCALL", "timer_set", 1, "a:b:c:other", "x", "EX", 3600).Err(); err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ func newIntake(o Observer) *intake {
 	}
 }
 
-// start hands hints over until end is called, which waits for the last ones.
+// start hands hints over until end is called; end waits for the last ones.
 func (i *intake) start(t *testing.T) (end func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -35,7 +35,7 @@ func (i *intake) start(t *testing.T) (end func()) {
 	}
 }
 
-// slowNode is an Observer that passes its hints on, after some time.
+// slowNode is an Observer that passes its hints on after a delay.
 type slowNode struct {
 	got   chan string
 	delay time.Duration
@@ -73,7 +73,7 @@ func TestHintsAreTakenInAtTheEnd(t *testing.T) {
 	})
 }
 
-// A mark must not claim hints that were heard and not taken in.
+// A mark must not cover hints that were heard but not taken in.
 func TestHintsAreIdleOnceTakenIn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -101,7 +101,7 @@ func TestHintsAreIdleOnceTakenIn(t *testing.T) {
 	})
 }
 
-// The intake of hints at the end is finished, but not waited for without end.
+// At the end the intake finishes its hints, but not without a time limit.
 func TestHintsUnderWayAtTheEnd(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -145,7 +145,8 @@ func (l leavingNode) Observe(ctx context.Context, hints []schedule.Hint, heard t
 	return seen, err
 }
 
-// An expired event that was left alone and overtaken counts as heard then, as nothing had explained it.
+// An expired event that was left alone and then overtaken counts as heard when it was left alone, as nothing had
+// explained it.
 func TestHintsThatAreOvertakenAreYoung(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -171,14 +172,14 @@ func TestHintsThatAreOvertakenAreYoung(t *testing.T) {
 	})
 }
 
-// movingNode is an Observer whose keys are all on the move.
+// movingNode is an Observer that reports the slots of all keys as moving.
 type movingNode struct{}
 
 func (movingNode) Observe(_ context.Context, hints []schedule.Hint, _ time.Time) (schedule.Observed, error) {
 	return schedule.Observed{}, &schedule.MovingError{Hints: hints, Err: errors.New("TRYAGAIN")}
 }
 
-// Hints that are left at the end are logged.
+// Hints left at the end are logged.
 func TestHintsOfMovingSlotsAtTheEnd(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

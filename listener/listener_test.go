@@ -36,8 +36,8 @@ func TestFollowsEvents(t *testing.T) {
 	}
 }
 
-// A session that comes back reads events at once, however long the reading of the known apps takes: a busy master of a
-// cluster answers hundreds of calls one after the other.
+// A session that comes back reads events at once, even if reading the known apps takes long: a busy master of a cluster
+// answers hundreds of calls one by one.
 func TestReadsBeforeTheAppsAreKnown(t *testing.T) {
 	t.Parallel()
 	rdb := testenv.Redis(t).Client()
@@ -101,7 +101,7 @@ func TestAppsAnnouncedWhileASessionBegins(t *testing.T) {
 	r.indexed("new:b:c:1", false)
 }
 
-// A session that has not read the known apps yet believes none of them gone.
+// A session takes no app for gone before it has read the known apps.
 func TestUnfollowedAppsStay(t *testing.T) {
 	t.Parallel()
 	rdb := testenv.Redis(t).Client()

@@ -21,14 +21,14 @@ func quick(l *listener.Listener) {
 	l.CanaryInterval, l.CanaryTimeout = 50*time.Millisecond, 500*time.Millisecond
 }
 
-// Some flags are lost and switched on again: everything is as it was.
+// If some flags are lost and switched on again, everything works as before.
 func TestRecoversFromAPartialLoss(t *testing.T) {
 	t.Parallel()
 	rdb := testenv.Redis(t).Client()
 	r := listen(t, rdb, rdb, "*", quick)
 	r.healthy()
 	r.eventually("the loss to be noticed", func() bool {
-		// Again if a slow listener has subscribed anew, and so switched them on, before it noticed.
+		// Repeated: a slow listener may subscribe again, and so switch the flags on, before it notices.
 		const flag = "notify-keyspace-events"
 		if rdb.ConfigGet(t.Context(), flag).Val()[flag] != "xKE" && len(r.complete) == 0 {
 			rdb.ConfigSet(t.Context(), flag, "KEx")
@@ -137,7 +137,7 @@ func TestNoticesGaps(t *testing.T) {
 		fault func(t *testing.T, server *testenv.RedisServer, rdb *redis.Client, proxy *testenv.Proxy)
 	}{
 		{"subscriber killed", func(t *testing.T, _ *testenv.RedisServer, rdb *redis.Client, _ *testenv.Proxy) {
-			// Where the listener was slow it may just be subscribing again.
+			// A slow listener may be subscribing again right now.
 			testenv.Eventually(t, bound, func() bool {
 				return rdb.ClientKillByFilter(t.Context(), "TYPE", "pubsub").Val() == 1
 			}, "the end of the subscriber")
@@ -181,8 +181,8 @@ func via(t testing.TB, proxy *testenv.Proxy) *redis.Client {
 	return through
 }
 
-// Each loss of a subscription that worked is the first one: the next session begins as soon, however many there were
-// before.
+// Each loss of a working subscription counts as the first: the next session begins as soon, whatever the number of
+// losses before.
 func TestSubscribesAtOnceEachTime(t *testing.T) {
 	t.Parallel()
 	rdb := testenv.Redis(t).Client()
@@ -215,7 +215,7 @@ func TestNoticesABlackHole(t *testing.T) {
 	r.healthy()
 	n := r.gapsSeen()
 	proxy.Blackhole()
-	// A canary that is not answered ends no session: one that was under way when the hole began is answered after Heal.
+	// An unanswered canary ends no session: a canary under way when the hole began is answered after Heal.
 	testenv.Eventually(t, bound, func() bool {
 		err := r.Healthy()
 		return err != nil && !strings.Contains(err.Error(), "takes no writes")
@@ -225,7 +225,7 @@ func TestNoticesABlackHole(t *testing.T) {
 	r.adopts("a:b:c:after")
 }
 
-// A loss for a moment, too short for a canary to count as lost, is a gap all the same.
+// A loss too short for a canary to count as lost is still a gap.
 func TestNoticesAMomentaryLoss(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
@@ -237,7 +237,7 @@ func TestNoticesAMomentaryLoss(t *testing.T) {
 	canaries := func() string {
 		return infoField(rdb.Info(t.Context(), "commandstats").Val(), "cmdstat_set:")
 	}
-	// Of a class of events alone, or of all.
+	// A loss of one class of events, or of all.
 	for _, flags := range []string{"", "KEg$e", "KExge", "KEx$e"} {
 		n := r.gapsSeen()
 		if err := rdb.ConfigSet(t.Context(), "notify-keyspace-events", flags).Err(); err != nil {
@@ -267,7 +267,7 @@ func TestPausesOfWrites(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		name         string
-		pause, reads time.Duration // the pause; how long the listener waits for an answer
+		pause, reads time.Duration // the pause; the listener's read timeout
 	}{
 		{"shorter than the canary's time", 200 * time.Millisecond, time.Minute},
 		{"longer than that", 1200 * time.Millisecond, time.Minute},

@@ -12,8 +12,8 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
-// BenchmarkMessages takes 100 messages an operation from Redis: with pushConn, and as go-redis reads them. The
-// publisher's part is the same in both.
+// BenchmarkMessages reads 100 messages an operation from Redis: with pushConn, or with go-redis alone. The publisher's
+// part is the same in both.
 func BenchmarkMessages(b *testing.B) {
 	const batch = 100
 	payload := strings.Repeat("x", 30)

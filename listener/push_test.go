@@ -126,7 +126,7 @@ func FuzzParseFrame(f *testing.F) {
 		case size == 0 || cut < 0 || cut >= size:
 			return
 		}
-		// A part of it is not complete, and the bytes after it do not matter.
+		// A part of a frame is incomplete, and the bytes after a frame do not matter.
 		if n, _, _, _ := parseFrame(b[:cut]); n != 0 {
 			t.Errorf("the first %d of %d bytes are a frame of %d", cut, size, n)
 		}

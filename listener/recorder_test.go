@@ -33,8 +33,8 @@ type recorder struct {
 	beyond   []bool
 	audited  chan struct{}
 	asked    map[string]int // the number of hints of each key handed to the schedule
-	apps     func()         // is called before the apps are read; nil for nothing
-	hear     func()         // is called before a session begins; nil for nothing
+	apps     func()         // called before the apps are read, unless nil
+	hear     func()         // called before a session begins, unless nil
 }
 
 // The recorder is the Coverage, the Agenda and the Metrics of its listener.
@@ -54,7 +54,7 @@ func (r *recorder) Refused(key string, _ error) {
 	r.note(func() { r.refused = append(r.refused, key) })
 }
 
-// claims is an Agenda that is given the claims of others alone.
+// claims is an Agenda that takes only the claims of others.
 type claims func(p keys.Partition, at, next schedule.Millis)
 
 func (claims) Wake(keys.Partition, schedule.Millis) {}
@@ -176,7 +176,8 @@ func (r *recorder) gapAfter(n int) {
 	r.healthy()
 }
 
-// adopts sets a timer and waits until the index has it. After a gap, in which an audit would find it, it sets it again.
+// adopts sets a timer and waits until the index has it. After a gap, which an audit would close, it sets the timer
+// again.
 func (r *recorder) adopts(key string) {
 	r.t.Helper()
 	gaps := -1
@@ -191,7 +192,7 @@ func (r *recorder) adopts(key string) {
 	}, fmt.Sprintf("%q to be in the index", key))
 }
 
-// indexed waits until the index has a key, or has it no longer.
+// indexed waits until the index has a key, or no longer has it.
 func (r *recorder) indexed(key string, want bool) {
 	r.t.Helper()
 	testenv.Eventually(r.t, bound, func() bool {

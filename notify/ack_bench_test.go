@@ -54,7 +54,7 @@ func BenchmarkAcks(b *testing.B) {
 	}
 }
 
-// processorTime returns how long the process has used processors.
+// processorTime returns the processor time used by the process.
 func processorTime(b *testing.B) time.Duration {
 	b.Helper()
 	var used syscall.Rusage
@@ -74,7 +74,7 @@ func connectTo(b *testing.B, url string) *nats.Conn {
 	return nc
 }
 
-// heldBytes returns how much memory each of the events of a full window takes while no acknowledgement comes.
+// heldBytes returns the memory per event of a full window while no acknowledgement comes.
 func heldBytes(b *testing.B, proxy *testenv.Proxy, publish func([]schedule.Firing)) float64 {
 	b.Helper()
 	firings := dueFirings(0, ackWindow)
@@ -93,7 +93,7 @@ func heldBytes(b *testing.B, proxy *testenv.Proxy, publish func([]schedule.Firin
 
 var ackPayload = []byte(strings.Repeat("x", 200))
 
-// dueFirings returns firings that differ from all others whose numbers differ.
+// dueFirings returns n distinct firings, numbered from first.
 func dueFirings(first, n int) []schedule.Firing {
 	now := time.Now()
 	firings := make([]schedule.Firing, n)
@@ -154,7 +154,7 @@ func asyncPublish(b *testing.B, nc *nats.Conn) func([]schedule.Firing) {
 				ID: id, Type: event.TypeFired, Key: f.Key, Time: f.Now(), Due: f.Due.Time(), Attempt: 1, MaxAttempts: 1,
 				Trigger: string(f.Trigger), Data: f.Payload,
 			}
-			// The library keeps the message until its acknowledgement, so nothing of it can be used again before.
+			// The library keeps the message until its acknowledgement, so no part can be reused before.
 			m := &nats.Msg{
 				Subject: names.Subject(f.Key, keys.Fired),
 				Header:  nats.Header{event.MsgIDHeader: {id}, event.ContentTypeHeader: {event.ContentType}},

@@ -34,15 +34,15 @@ func TestPayloadAttemptOff(t *testing.T) {
 	}
 }
 
-// claimedAgain returns a firing as the next claim has it, after its timerd has died before it could settle it.
+// claimedAgain returns a firing as the next claim has it after the first timerd died before settling it.
 func claimedAgain(f schedule.Firing) schedule.Firing {
 	now := time.Now()
 	f.ClaimedAt, f.Received, f.MayBeStored = now, now, true
 	return f
 }
 
-// Settings decide whether a payload's attempt counts, and the id of a firing contains it. Settings that change between
-// two tries of one firing do not make two events of it.
+// Settings decide whether a payload's attempt counts, and a firing's id contains the attempt. A change of settings
+// between two tries of a firing makes no second event.
 func TestOneFiringUnderOtherSettings(t *testing.T) {
 	t.Parallel()
 	server := testenv.NATS(t)

@@ -18,10 +18,10 @@ func TestClassify(t *testing.T) {
 	most := policy.Limit{Given: true, Most: 5 * time.Minute}
 	drops := policy.Limit{Given: true, Most: 5 * time.Minute, Drop: true}
 	const soon, longAgo = time.Millisecond, time.Hour
-	// Until the end of the lease it may be published again: within the window, but for its slack, JetStream knows it.
+	// A firing may be published again until its lease ends; JetStream knows it within the window, less the slack.
 	const known = window - knownSlack - lease
 	for name, c := range map[string]struct {
-		by     time.Duration // how late it was claimed
+		by     time.Duration // lateness of the claim
 		firing schedule.Firing
 		terms  terms
 		want   fate
@@ -72,8 +72,7 @@ func TestClassify(t *testing.T) {
 	}
 }
 
-// An event on a failing subject is given back, also one to be looked for; a dead letter does not ask the lanes of
-// events.
+// An event on a failing subject is given back, even one to be looked for; a dead letter ignores the lanes of events.
 func TestFailingSubjectParks(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -92,7 +91,7 @@ func TestFailingSubjectParks(t *testing.T) {
 		p, f := newTestFlight(t)
 		lane, _ := f.subjects.Enter("s", p.size(), 0)
 		f.subjects.Leave(lane, 0, lanes.Fails)
-		f.subjects.Enter("s", p.size(), 0) // the one that is tried
+		f.subjects.Enter("s", p.size(), 0) // the event that is tried
 		d := &delivery{subject: "s", server: "a", firing: c.firing}
 		now := time.Now()
 		d.firing.Partition, d.firing.Lease, d.firing.ClaimedAt, d.firing.Received = "a1", time.Minute, now, now

@@ -23,7 +23,7 @@ func (p *Publisher) TakeForKnown() {
 	g.pace = &pace{known: true}
 }
 
-// slow takes the stream for so slow that all but one wait for each other.
+// slow treats the stream as so slow that all events but one wait for each other.
 type slow struct{}
 
 func (slow) ackedAlone(int, bool, time.Duration, time.Time) {}

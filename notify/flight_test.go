@@ -34,7 +34,7 @@ func (c *counter) SetAside(f *schedule.Firing, _ schedule.OutcomeKind) {
 	}
 }
 
-// newTestFlight returns the flight of a Publisher without a connection, which it takes to be there.
+// newTestFlight returns a Publisher without a connection that believes it is connected, and its flight.
 func newTestFlight(t *testing.T) (*Publisher, *flight) {
 	t.Helper()
 	p := NewPublisher(nil, nil, newTwoServers())
@@ -59,7 +59,7 @@ func flyIn(t *testing.T, p *Publisher, b *batch, ref, subject string, lease time
 	return d
 }
 
-// admit takes a firing in that is to be published.
+// admit takes in a firing that is to be published.
 func admit(t *testing.T, p *Publisher, ref, subject string, lease time.Duration) *delivery {
 	t.Helper()
 	d := &delivery{subject: subject, server: "a",
@@ -71,7 +71,7 @@ func admit(t *testing.T, p *Publisher, ref, subject string, lease time.Duration)
 	return d
 }
 
-// A subject is blamed for an event without an answer only if others had one, and no other event on it had.
+// A subject is blamed for an unanswered event only if other subjects had answers and its own other events had none.
 func TestSubjectIsBlamedForItself(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -102,7 +102,7 @@ func TestSubjectIsBlamedForItself(t *testing.T) {
 	}
 }
 
-// Neither a second answer to an event, nor one still being taken in, makes the timeout of another event blame their
+// Neither a second answer to an event nor an answer still being taken in lets the timeout of another event blame their
 // subject.
 func TestAnswersBlameNoneOfTheirOwn(t *testing.T) {
 	t.Parallel()
@@ -126,7 +126,7 @@ func TestAnswersBlameNoneOfTheirOwn(t *testing.T) {
 	}
 }
 
-// A delivery waiting on a subject that turns out to be denied is given back without being published.
+// A waiting delivery is given back unpublished if its subject turns out to be denied.
 func TestDeniedSubjectIsGivenBack(t *testing.T) {
 	t.Parallel()
 	p, f := newTestFlight(t)
@@ -233,7 +233,7 @@ func TestBatchWithoutAnAnswerDelaysNobody(t *testing.T) {
 	}
 }
 
-// Gathered events are published when there can be no batch.
+// Gathered events are published even if no batch is possible.
 func TestWhatGatheredGoesWithoutBatches(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]func(*group){

@@ -16,8 +16,8 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// A batch that does not fit a stream's limit is refused as a whole. As many of its events as fit are stored then, and
-// the others once there is room.
+// A batch beyond a stream's limit is refused as a whole. Then the events that fit are stored, and the others once there
+// is room.
 func TestFullStreamAmongBatches(t *testing.T) {
 	t.Parallel()
 	nats := testenv.NATS(t)
@@ -44,8 +44,8 @@ func TestFullStreamAmongBatches(t *testing.T) {
 	}
 }
 
-// A server that takes small batches gets small ones, one that takes none gets lone events, and no event is lost with a
-// batch that the server has given up.
+// A server that takes small batches gets small ones, and a server without batches gets lone events. No event is lost
+// with a batch that the server gave up.
 func TestLimitsOfBatches(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -53,7 +53,7 @@ func TestLimitsOfBatches(t *testing.T) {
 		judge  func(batched int) bool
 	}{
 		"100 messages": {server.JSLimitOpts{MaxBatchSize: 100}, func(n int) bool { return n > 0 }},
-		// of a batch of its own, if any
+		// a batch, if any, has one event
 		"1 message":       {server.JSLimitOpts{MaxBatchSize: 1}, func(int) bool { return true }},
 		"hardly any time": {server.JSLimitOpts{MaxBatchTimeout: time.Nanosecond}, func(int) bool { return true }},
 	} {
@@ -66,7 +66,7 @@ func TestLimitsOfBatches(t *testing.T) {
 				r.publish(t, part...)
 			}
 			r.settler.expect(t, 2001, 0)
-			// a slow server refuses all that it was sent before its first refusal arrived
+			// a slow server refuses all batches sent before its first refusal arrived
 			more := firings(2000, 500, "x")
 			r.publish(t, more...)
 			r.settler.expect(t, 2501, 0)
@@ -81,7 +81,7 @@ func TestLimitsOfBatches(t *testing.T) {
 	}
 }
 
-// While others have all batches that the server allows at once, events go alone, and then in batches again.
+// While others hold all batches that the server allows at once, events go alone; afterwards they go in batches again.
 func TestTooManyBatches(t *testing.T) {
 	t.Parallel()
 	nats := testenv.NATS(t, func(o *server.Options) {
@@ -136,8 +136,8 @@ func (r *running) unsettled(all []schedule.Firing) (left []schedule.Firing) {
 	return left
 }
 
-// A timerd dies among batches: whole, half and unanswered ones. Another one publishes the rest, and each event is
-// stored once.
+// A timerd dies among whole, half and unanswered batches. Another timerd publishes the rest, and each event is stored
+// once.
 func TestPublisherDiesAmongBatches(t *testing.T) {
 	t.Parallel()
 	nats := testenv.NATS(t)
@@ -197,7 +197,7 @@ func TestNATSIsKilledAmongBatches(t *testing.T) {
 	killAmongBatches(t, startNATS(t, 1), 3, func(int) int { return 0 })
 }
 
-// The same in a cluster, where the leader of the stream is killed, or another server.
+// The same holds in a cluster if the leader of the stream or another server is killed.
 func TestClusterIsKilledAmongBatches(t *testing.T) {
 	t.Parallel()
 	nats := startNATS(t, 3)
@@ -256,7 +256,7 @@ func killAmongBatches(t *testing.T, nats *natsProcesses, rounds int, which func(
 	}
 }
 
-// Streams that copy the stream of firings have all that came in batches, once.
+// Copies of the stream of firings have each event of a batch once.
 func TestBatchesAreMirrored(t *testing.T) {
 	t.Parallel()
 	nats := testenv.NATS(t)

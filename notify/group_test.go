@@ -16,8 +16,8 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// gathering starts a publisher that publishes batches, once it knows that the stream takes them. It returns the one
-// firing that is published by then.
+// gathering starts a publisher of batches, and returns once it knows that the stream takes them. It also returns the
+// only firing published by then.
 func gathering(t *testing.T, nats natsServer, url string, configure func(*notify.Publisher)) (*running,
 	schedule.Firing) {
 	t.Helper()
@@ -38,7 +38,7 @@ func gathering(t *testing.T, nats natsServer, url string, configure func(*notify
 	return r, first[0]
 }
 
-// batched returns the number of n messages in the stream that came in batches, and of these batches.
+// batched returns the number of the stream's n messages that came in batches, and the number of these batches.
 func batched(t *testing.T, js jetstream.JetStream, n int) (messages, batches int) {
 	t.Helper()
 	seen := map[string]bool{}
@@ -71,7 +71,7 @@ func TestBatches(t *testing.T) {
 	}
 }
 
-// A stream that does not take batches gets events one by one, from one moment to the next.
+// A stream that takes no batches gets events one by one, even if it has only just stopped taking them.
 func TestStreamWithoutBatches(t *testing.T) {
 	t.Parallel()
 	nats := testenv.NATS(t)
@@ -100,8 +100,8 @@ func TestStreamWithoutBatches(t *testing.T) {
 	checkStream(t, testenv.Collect(t, r.js, "TIMERS"), slices.Concat(all, more))
 }
 
-// A batch with an event that the stream has, or with one too large, is refused as a whole. Its events are then
-// published alone.
+// A batch with an event that is stored already, or too large, is refused as a whole. Its events are then published
+// alone.
 func TestRefusedBatches(t *testing.T) {
 	t.Parallel()
 	const large = 20_000
@@ -148,7 +148,7 @@ func TestRefusedBatches(t *testing.T) {
 	}
 }
 
-// A subject that is denied meanwhile spoils a batch, and keeps no other event from being published.
+// A subject denied meanwhile spoils a batch, but the events on other subjects are published.
 func TestDeniedSubjectInABatch(t *testing.T) {
 	t.Parallel()
 	const subject = "timers.fired.app1.trans.denied"
@@ -170,7 +170,7 @@ func TestDeniedSubjectInABatch(t *testing.T) {
 	}
 }
 
-// A connection that breaks among batches, again and again, and a server that is started again lose and double nothing.
+// Repeated breaks of the connection among batches and a restart of the server lose and double nothing.
 func TestBatchesOnAFlakyNetwork(t *testing.T) {
 	t.Parallel()
 	nats := testenv.NATS(t)
@@ -198,7 +198,8 @@ func TestBatchesOnAFlakyNetwork(t *testing.T) {
 	checkStream(t, testenv.Collect(t, r.js, "TIMERS"), all)
 }
 
-// A batch without an answer in time is published again, each event alone, and dropped by JetStream, which has it.
+// The events of a batch without an answer in time are published again, each alone. JetStream has the first ones, and
+// drops the others.
 func TestBatchWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	nats := testenv.NATS(t)

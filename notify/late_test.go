@@ -26,7 +26,7 @@ func lateKey(typ string, id int) keys.Key {
 	return keys.Key{App: "app1", Module: "late", Type: typ, ID: fmt.Sprint(id)}
 }
 
-// lateFiring returns a firing that was claimed now, so long after its due time.
+// lateFiring returns a firing claimed now; by is the time since it was due.
 func lateFiring(k keys.Key, by time.Duration, limit policy.Limit) schedule.Firing {
 	f := firing(k, `{"order":42}`)
 	f.Due = schedule.MillisOf(f.ClaimedAt.Add(-by))
@@ -85,7 +85,7 @@ func TestTooLateToFire(t *testing.T) {
 	add(dead, maybe, "a", above, most(limit), true)
 	add(dead, maybe, "a", above, drop(limit), true)
 	add(fires, "", "a", 48*time.Hour, policy.Limit{Given: true}, false)
-	// A firing without a limit has that of the rules; its own limit wins.
+	// A firing without a limit takes the rules' limit; its own limit wins.
 	add(dead, reason, "pay", above, policy.Limit{}, false)
 	add(fires, "", "pay", limit, policy.Limit{}, false)
 	add(fires, "", "pay", above, policy.Limit{Given: true}, false)
@@ -192,7 +192,7 @@ func (r *running) deadStream(t *testing.T, change func(*jetstream.StreamConfig))
 	}
 }
 
-// Where the stream takes no dead letters, timers that are too late wait, set aside, and hold up nobody.
+// While the stream takes no dead letters, timers that are too late wait aside, and delay no others.
 func TestLateWhereNoDeadLetterIsTaken(t *testing.T) {
 	t.Parallel()
 	for name, fault := range map[string]struct{ begin, end func(*testing.T, *running) }{
@@ -275,7 +275,7 @@ func TestLateWhereNoDeadLetterIsTaken(t *testing.T) {
 	}
 }
 
-// NATS answers a denied dead letter with silence: those on other subjects are stored meanwhile.
+// NATS does not answer a denied dead letter; dead letters on other subjects are stored meanwhile.
 func TestLateWhereSomeDeadLettersAreDenied(t *testing.T) {
 	t.Parallel()
 	nats := testenv.NATS(t, denying("timers.dead.app1.late.denied"))
@@ -301,7 +301,7 @@ func TestLateWhereSomeDeadLettersAreDenied(t *testing.T) {
 	}
 }
 
-// Dead letters that get no answer fill their part of the window and no more: others fire.
+// Dead letters without an answer fill only their part of the window; other timers fire.
 func TestLateLettersWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
 	nats := testenv.NATS(t, denying("timers.dead.>"))
@@ -322,7 +322,7 @@ func TestLateLettersWithoutAnAnswer(t *testing.T) {
 	}
 }
 
-// denying has a server deny the user timerd some subjects. All others are let in without a name.
+// denying has a server deny some subjects to the user timerd. All other users are let in without a name.
 func denying(subjects ...string) testenv.NATSOption {
 	return func(o *server.Options) {
 		o.Users = []*server.User{
@@ -335,7 +335,7 @@ func denying(subjects ...string) testenv.NATSOption {
 	}
 }
 
-// asTimerd returns the URL of such a server for that user.
+// asTimerd returns the server's URL for the user timerd.
 func asTimerd(nats *testenv.NATSServer) string {
 	return strings.Replace(nats.URL(), "nats://", "nats://timerd:x@", 1)
 }
@@ -355,7 +355,7 @@ func TestManyAreTooLate(t *testing.T) {
 		all = append(all, lateFiring(lateKey("a", i), time.Hour, most(time.Minute)))
 	}
 	all = append(all, firings(0, 100, "x")...)
-	// Where NATS was slow for a second some are given back, and claimed again.
+	// If NATS was slow for a second, some are given back and claimed again.
 	given := 1
 	for left := all; len(left) > 0; left = r.settler.claimAgain(left) {
 		for batch := range slices.Chunk(left, 128) {
@@ -409,7 +409,7 @@ func forgery(f schedule.Firing) *nats.Msg {
 	return m
 }
 
-// A publisher that stops finishes the dead letters that are under way, and gives the rest back.
+// A stopping publisher finishes the dead letters under way, and gives the rest back.
 func TestStopsWithLateFirings(t *testing.T) {
 	t.Parallel()
 	for name, works := range map[string]bool{"in time": true, "never": false} {

@@ -44,7 +44,7 @@ func TestLostEventsAreNoticed(t *testing.T) {
 		n, settled = n+count, settled+count
 		r.settler.expect(t, settled, 0)
 	}
-	// told waits for one line about the loss, and for the count of all.
+	// told waits for one line about the loss, and for the total of lost events.
 	told := func(text string, total uint64) {
 		t.Helper()
 		testenv.Eventually(t, patience, func() bool { return r.metrics.counts().lost == total },

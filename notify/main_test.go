@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 }
 
 // natsProcesses are nats-servers in processes of their own, so that they can be killed. They sync each message. Several
-// are a cluster.
+// form a cluster.
 type natsProcesses struct {
 	t       *testing.T
 	files   []string // of their configurations

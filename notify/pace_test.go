@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// measured returns a pace after n lone events, with out at a time with the server. It takes each for an event; its
-// answers take far.
+// measured returns p after n lone events, out at a time with the server. An event takes the server the time each; an
+// answer takes far.
 func measured(p pace, n, out int, each, far time.Duration, now time.Time) pace {
 	for i := range n {
 		ahead := i % out
@@ -24,7 +24,7 @@ func TestPace(t *testing.T) {
 	for name, c := range map[string]struct {
 		p    pace
 		n    int
-		want int // the number of messages alone, of n
+		want int // the number of lone messages among n
 	}{
 		"nothing is known": {pace{}, 500, 100},
 		"far away, only the first one alone": {measured(measured(pace{}, 1, 1, 8*time.Microsecond, 50*time.Millisecond,
@@ -50,7 +50,7 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// If batches prove no quicker there are none for a while; a stalled one proves nothing if others did not stall.
+// If batches prove no quicker, there are none for a while; one stalled batch proves nothing if others did not stall.
 func TestPaceLearnsFromBatches(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
@@ -94,7 +94,7 @@ func TestPaceOfSmallBatches(t *testing.T) {
 	}
 }
 
-// Events wait for each other once the server has as many as take the time of a batch; a few are always sent.
+// Events wait for each other once the server's events take the time of a batch; a few are always sent.
 func TestPaceBoundsWhatIsSentAlone(t *testing.T) {
 	t.Parallel()
 	p := measured(pace{}, 500, 100, 200*time.Microsecond, 0, time.Now())
@@ -105,7 +105,7 @@ func TestPaceBoundsWhatIsSentAlone(t *testing.T) {
 		t.Errorf("%d more may be sent while 100 are with the server", got)
 	}
 	slow := pace{known: true, perEvent: time.Hour}
-	if slow.room(0) != sample || slow.room(sample) != 0 { // enough to learn that it no longer is
+	if slow.room(0) != sample || slow.room(sample) != 0 { // enough to notice a quicker server
 		t.Errorf("with a server that takes an hour there is room for %d, and then %d", slow.room(0), slow.room(sample))
 	}
 	if first := (&pace{}); first.room(0) != 1 || first.room(1) != 0 {

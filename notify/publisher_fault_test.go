@@ -95,7 +95,7 @@ func TestLeasesRunOutWhileNATSIsAway(t *testing.T) {
 	r := start(t, nats, nats.URL(), nil, nil)
 	nats.Stop()
 	r.healthy(t, patience, "NATS has been disconnected")
-	// A busy machine may take longer than the lease of the first ones, and never try them.
+	// A busy machine may take longer than the lease of the first firings, and never try them.
 	n := 0
 	for lease := 300 * time.Millisecond; r.metrics.counts().failed[notify.FailureDisconnected] == 0 &&
 		lease < patience; lease *= 2 {
@@ -132,7 +132,7 @@ func TestLostAcknowledgementsDoubleNothing(t *testing.T) {
 	ofDelay(t, 500*time.Millisecond, func(delay time.Duration) bool { return loseAcknowledgements(t, delay) })
 }
 
-// loseAcknowledgements breaks the connection while acknowledgements are on their way, for the delay. It reports whether
+// loseAcknowledgements holds acknowledgements back for delay, and breaks the connection meanwhile. It reports whether
 // none came before.
 func loseAcknowledgements(t *testing.T, delay time.Duration) bool {
 	t.Helper()
@@ -164,7 +164,7 @@ func TestLateAcknowledgementCounts(t *testing.T) {
 	ofDelay(t, 200*time.Millisecond, func(delay time.Duration) bool { return delayAcknowledgements(t, delay) })
 }
 
-// delayAcknowledgements has acknowledgements come when nobody waits for them any more, and returns whether it has.
+// delayAcknowledgements delays acknowledgements until nobody waits for them, and reports whether it succeeded.
 func delayAcknowledgements(t *testing.T, delay time.Duration) bool {
 	t.Helper()
 	nats := testenv.NATS(t)

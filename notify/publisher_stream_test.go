@@ -114,7 +114,7 @@ func TestDeletedStreamIsMissedWithoutFirings(t *testing.T) {
 	nats := testenv.NATS(t)
 	r := start(t, nats, nats.URL(), nil, nil)
 	r.healthy(t, patience, "")
-	// Just in between the publisher may have made it again.
+	// The publisher may have made the stream again in between.
 	testenv.Eventually(t, patience, func() error {
 		if err := r.js.DeleteStream(t.Context(), "TIMERS"); err != nil && !errors.Is(err, jetstream.ErrStreamNotFound) {
 			return err
@@ -161,8 +161,8 @@ func TestUnfitStreamIsNoticed(t *testing.T) {
 	checkStream(t, testenv.Collect(t, r.js, "TIMERS"), all)
 }
 
-// A server without room refuses events, and shows it nowhere else. The reason stands until one is stored, and is logged
-// once.
+// A server without room refuses events, and gives no other sign. The reason stands until an event is stored, and is
+// logged once.
 func TestFullServerHoldsFiringsBack(t *testing.T) {
 	t.Parallel()
 	const room = 1 << 20

@@ -26,7 +26,7 @@ import (
 
 const (
 	patience = time.Minute
-	// longWait is for limits that a test does not wait for: no machine is so slow that they are over.
+	// longWait is for limits that a test does not wait for: no machine is slow enough to reach them.
 	longWait = 2 * time.Minute
 )
 
@@ -193,7 +193,7 @@ func TestPublishedFiringsAreSettled(t *testing.T) {
 		c.early != 0 || len(c.failed) > 0 {
 		t.Errorf("counted %+v", c)
 	}
-	// A call is for 256 firings, or for all of 20 ms.
+	// A call settles 256 firings, or all firings of 20 ms.
 	if _, _, calls := r.settler.counts(); calls > 1000/256+int(time.Since(began)/(20*time.Millisecond))+1 {
 		t.Errorf("%d calls to settle 1000 firings within %v", calls, time.Since(began))
 	}

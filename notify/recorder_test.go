@@ -65,7 +65,7 @@ func (s *settlerRecorder) counts() (settled, released, calls int) {
 	return len(s.settled), len(s.released), s.calls
 }
 
-// claimAgain returns those of some firings that were released, as other claims of them.
+// claimAgain returns the released ones of some firings, each as another claim.
 func (s *settlerRecorder) claimAgain(firings []schedule.Firing) (again []schedule.Firing) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -78,7 +78,7 @@ func (s *settlerRecorder) claimAgain(firings []schedule.Firing) (again []schedul
 	return again
 }
 
-// expect waits until exactly so many firings are settled and released, each once.
+// expect waits until exactly these numbers of firings are settled and released, each firing once.
 func (s *settlerRecorder) expect(t *testing.T, settled, released int) {
 	t.Helper()
 	testenv.Eventually(t, patience, func() error {
@@ -98,7 +98,7 @@ func (s *settlerRecorder) expect(t *testing.T, settled, released int) {
 	}
 }
 
-// counts are the publisher's, as its metrics have them.
+// counts are the counts in the publisher's metrics.
 type counts struct {
 	fired, duplicates, early, settled, released int
 	failed                                      map[notify.Failure]int
@@ -110,7 +110,7 @@ type counts struct {
 
 // metrics keeps the publisher's counts.
 type metrics struct {
-	asides chan *schedule.Firing // set aside; those without a reader are dropped
+	asides chan *schedule.Firing // set aside; dropped if nobody reads
 
 	mu  sync.Mutex
 	now counts

@@ -27,13 +27,13 @@ func TestLargePayloadsAreSettledFewAtATime(t *testing.T) {
 	}
 }
 
-// twoServers is a Settler with partitions on two servers, a and b. Each may be silent.
+// twoServers is a Settler with partitions on two servers, a and b. Each server may be silent.
 type twoServers struct {
 	mu     sync.Mutex
 	silent map[string]bool
 	moved  map[keys.Partition]string
 	calls  map[string]int
-	gone   map[string]int // refs that are settled or given back, how often
+	gone   map[string]int // the number of times a ref was settled or given back
 }
 
 func newTwoServers() *twoServers {
@@ -107,7 +107,7 @@ func on(partition keys.Partition, ref string) schedule.Outcome {
 	return f.Outcome(schedule.OutcomeFired)
 }
 
-// A server that does not answer delays nothing of another one, whatever came first, and takes none of its room.
+// A silent server delays no firing of another server, whatever came first, and takes none of its room.
 func TestASilentServerHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -9,7 +9,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// An event has the trace set with its timer, or that of its payload, also as headers. No other event gets these.
+// An event has the trace set with its timer, or else its payload's, also as headers. Other events have no such headers.
 func TestEventsHaveTheirTraces(t *testing.T) {
 	t.Parallel()
 	const one = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"

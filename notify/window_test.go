@@ -61,8 +61,8 @@ func TestWindowOfBytes(t *testing.T) {
 	}
 }
 
-// The window narrows once for all firings published before, never below its least size, and widens again by
-// acknowledgements in time.
+// The window narrows once for all firings published before, never below its least size, and acknowledgements in time
+// widen it again.
 func TestWindowNarrowsBySlowAcknowledgements(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -14,8 +14,8 @@ type master struct{ *bench }
 
 func (master) Name() string { return "127.0.0.1:1" }
 
-// A lease found by a sweep is looked for once, at its end, whatever else is due in the partition before. After a claim
-// in full the next one looks too.
+// The agenda looks for a lease found by a sweep once, at its end, whatever else is due in the partition before. The
+// claim after a claim in full looks too.
 func TestLeasesOfSweeps(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, _ func(func(context.Context)) func()) {
@@ -39,7 +39,7 @@ func TestLeasesOfSweeps(t *testing.T) {
 		}, true)
 		claim(time.Second, false, nothing)
 		claim(2*time.Second, true, schedule.ClaimResult{Full: true, Next: b.in(3 * time.Second)})
-		// something else is to be done there
+		// other work in the partition
 		a.putBack(schedule.ClaimRequest{Partition: p, Known: schedule.Never}, false)
 		claim(0, false, nothing)
 		claim(time.Second, true, nothing)
@@ -49,7 +49,7 @@ func TestLeasesOfSweeps(t *testing.T) {
 	})
 }
 
-// A timerd that is not the first leaves timers claimed by others alone, and looks for the rest, or for another reason.
+// A timerd other than the first leaves timers claimed by others alone, and claims only for the rest or another reason.
 // The first relies on nobody.
 func TestClaimsOfOthers(t *testing.T) {
 	t.Parallel()
@@ -68,7 +68,7 @@ func TestClaimsOfOthers(t *testing.T) {
 		for name, c := range map[string]struct {
 			rank   int
 			before func(a *agenda)
-			at     time.Duration // of the claim, from 5 ms after the timer was due
+			at     time.Duration // of the claim, relative to 5 ms after the due time
 			next   time.Duration // likewise; 0 for nothing
 			want   time.Duration // until its own next claim, without a standby's delay
 		}{
@@ -148,8 +148,8 @@ func TestPassiveInACluster(t *testing.T) {
 	})
 }
 
-// Partitions have their turns twice in a lease, for the second timerd once. A timerd that was passive looks everywhere
-// first.
+// Sweeps look at each partition twice in a lease; the second timerd looks once. A formerly passive timerd looks
+// everywhere first.
 func TestLooksOfSweeps(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, _ func(func(context.Context)) func()) {

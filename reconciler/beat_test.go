@@ -14,9 +14,9 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// Two timerds hear a server; others go on for a while after two of lower rank do. A timerd that does not hear claims
-// timers left over by two sweeps. One answer with too few listeners may be too early; two are believed. Without an
-// answer, each acts as the first.
+// Two timerds hear a server; others stop hearing a while after two of lower rank hear. A timerd that does not hear
+// claims timers left unclaimed in two sweeps. One answer with too few listeners may be too early; two are believed.
+// Without an answer, each timerd acts as the first.
 func TestHearing(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
@@ -40,7 +40,7 @@ func TestHearing(t *testing.T) {
 			}
 		}
 		defer start(h.run)()
-		beats() // of those before it, one hears
+		beats() // only one of lower rank hears
 		if h.agenda.isPassive() {
 			t.Error("passive while one other hears")
 		}
@@ -84,7 +84,7 @@ func TestHearing(t *testing.T) {
 	})
 }
 
-// Silence is measured by time: calls that take until their deadline delay no decision.
+// Silence is measured in time, so calls that reach their deadline delay no decision.
 func TestHearingWithoutAnswers(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
@@ -145,7 +145,7 @@ func TestHearsFromTheStart(t *testing.T) {
 	})
 }
 
-// heardBy is an answer: these timerds hear, and as many are subscribed.
+// heardBy returns an answer: these timerds hear, and the same number is subscribed.
 func heardBy(ids ...string) schedule.Hearing {
 	return schedule.Hearing{IDs: ids, Subscribed: len(ids)}
 }
@@ -175,10 +175,10 @@ type members struct {
 	hearing      schedule.Hearing
 	err, hearErr error
 	silent       bool   // no call is answered
-	steady       []bool // what each heartbeat said
+	steady       []bool // Self.Steady of each heartbeat
 }
 
-// answers waits for the end of a call that is not answered.
+// answers notes a call and returns *err, or waits for the call's end if m is silent.
 func (m *members) answers(ctx context.Context, note string, err *error) error {
 	var silent bool
 	m.change(func() { silent = m.silent })
@@ -242,8 +242,8 @@ func TestHeartbeats(t *testing.T) {
 	})
 }
 
-// A timerd finds others silent only once its own heartbeats were answered for the time that makes a timerd dead. It
-// reports for how long others have missed it.
+// A timerd takes others for silent only once its own heartbeats were answered for the time after which a silent timerd
+// counts as dead. It reports the length of its own silence if others noticed it.
 func TestSteadyHeartbeats(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {

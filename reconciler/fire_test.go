@@ -14,13 +14,13 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// openPublisher takes everything.
+// openPublisher is a Publisher that takes everything.
 type openPublisher struct{}
 
 func (openPublisher) Wait(context.Context, string) error               { return nil }
 func (openPublisher) Publish(context.Context, []schedule.Firing) error { return nil }
 
-// firing runs the loop that fires.
+// firing returns a firer and its Claimer.
 func (b *bench) firing() (*claims, *firer) {
 	c := &claims{bench: b, next: schedule.Nothing}
 	return c, &firer{
@@ -29,7 +29,7 @@ func (b *bench) firing() (*claims, *firer) {
 	}
 }
 
-// A claim is made at the first known due time, later by standbys, and its reply gives the next one.
+// The firer claims at the first known due time, a standby later, and the reply gives the next due time.
 func TestFirerSleepsUntilTheFirstIsDue(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
@@ -54,8 +54,8 @@ func TestFirerSleepsUntilTheFirstIsDue(t *testing.T) {
 	})
 }
 
-// Under load a single server is claimed from a moment after the last claim, and the masters of a cluster at common
-// moments.
+// Under load the next claim comes a moment after the last one on a single server, and at common moments on the masters
+// of a cluster.
 func TestFirerCoalesces(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string][]string{
@@ -81,7 +81,7 @@ func TestFirerCoalesces(t *testing.T) {
 	}
 }
 
-// A failed claim is repeated with growing pauses, and counts as a failure after some seconds; one from a moving
+// A failed claim is repeated with growing pauses, and counts as a failure after some seconds; a claim from a moving
 // partition is repeated soon, and proves nothing.
 func TestFirerTriesAgain(t *testing.T) {
 	t.Parallel()

@@ -17,7 +17,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// bench is a time and a log for loops that talk to no server.
+// bench is a clock and a log for loops that talk to no server.
 type bench struct {
 	began time.Time
 
@@ -26,7 +26,7 @@ type bench struct {
 	notes []string // events with their times
 }
 
-// loop runs one in a bubble until the test ends.
+// loop runs test with a bench in a bubble; start runs a loop until stop.
 func loop(t *testing.T, test func(t *testing.T, b *bench, start func(run func(context.Context)) (stop func()))) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -56,12 +56,12 @@ func (b *bench) change(change func()) {
 	change()
 }
 
-// note notes that something happens now. b.mu is held.
+// note records an event that happens now. b.mu is held.
 func (b *bench) note(what string) {
 	b.notes = append(b.notes, fmt.Sprintf("%s %s", time.Since(b.began), what))
 }
 
-// saw compares the events within a time, and forgets them.
+// saw compares the events within a time with want, and forgets them.
 func (b *bench) saw(t *testing.T, within time.Duration, want ...string) {
 	t.Helper()
 	time.Sleep(within)
@@ -82,16 +82,16 @@ func (b *bench) happened() []string {
 
 func (b *bench) logger() *slog.Logger { return slog.New(slog.NewTextHandler(&b.log, nil)) }
 
-// It is the server too, with the clock of the bubble and every partition.
+// bench is the server too, with the clock of the bubble and every partition.
 func (*bench) Name() string                           { return "" }
 func (*bench) Owns(keys.Partition) bool               { return true }
 func (*bench) Now() schedule.Millis                   { return schedule.MillisOf(time.Now()) }
 func (*bench) Until(at schedule.Millis) time.Duration { return time.Until(at.Time()) }
 
-// in returns a due time.
+// in returns the due time d from now.
 func (b *bench) in(d time.Duration) schedule.Millis { return b.Now().Add(d) }
 
-// claims is a Claimer and a Scanner that notes the claims. The next fails with err.
+// claims is a Claimer and a Scanner that notes the calls. They fail with err.
 type claims struct {
 	*bench
 	err    error
@@ -144,7 +144,7 @@ func (k *keeper) KeepAccount(context.Context) ([]schedule.AccountDifference, err
 	return nil, nil
 }
 
-// Sweeps are made at each tick, and after partitions were taken over. Their findings are claimed, or waited for.
+// A sweep runs at each tick and after a takeover of partitions. Its findings are claimed, or waited for.
 func TestSweeps(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
@@ -184,7 +184,7 @@ func TestSweeps(t *testing.T) {
 	})
 }
 
-// The first timerd compares the accounts at its start, and within a minute each time, however far apart its sweeps are.
+// The first timerd compares the accounts at its start and then within each minute, whatever the interval of its sweeps.
 func TestAccountsAreComparedEachMinute(t *testing.T) {
 	t.Parallel()
 	for interval, want := range map[time.Duration][]string{
@@ -218,7 +218,7 @@ func TestAccountsAreComparedEachMinute(t *testing.T) {
 type keysAlone struct {
 	*bench
 	takes time.Duration
-	torn  []schedule.Torn // as the next scan for due timers finds it
+	torn  []schedule.Torn // found by the next scan for due timers
 	err   error
 }
 
@@ -294,7 +294,7 @@ func TestAuditsFollowWhatIsKnownOfEvents(t *testing.T) {
 		cover.SetBeyond(false)
 		b.saw(t, 59*time.Second, "22m0s keys not followed (0) in 0s")
 
-		// While they stand in for events they take a tenth of the time, and follow sweeps at the most.
+		// While audits stand in for events, they take a tenth of the time, and at most follow each sweep.
 		cover.SetComplete(false)
 		b.saw(t, 2500*time.Millisecond, "22m0s events incomplete (1) in 0s", "22m1s regular (1) in 0s",
 			"22m2s regular (1) in 0s")
@@ -304,7 +304,7 @@ func TestAuditsFollowWhatIsKnownOfEvents(t *testing.T) {
 		b.change(func() { k.takes = 2 * time.Second })
 		cover.Gap("one")
 		b.saw(t, time.Second, "22m14.5s gap: one")
-		cover.Gap("two") // asks for one more audit, and so does
+		cover.Gap("two") // asks for one more audit, shared with the next gap
 		cover.Gap("three")
 		b.saw(t, time.Minute, "22m15.5s gap: two", "22m15.5s gap: three", "22m16.5s one (1) in 2s",
 			"22m18.5s two (1) in 2s")
@@ -314,15 +314,15 @@ func TestAuditsFollowWhatIsKnownOfEvents(t *testing.T) {
 		}
 		cover.mu.Unlock()
 
-		// An audit after a takeover waits until audits have taken a tenth of the time.
+		// An audit after a takeover waits until audits take only a tenth of the time.
 		cover.ask(reasonTakenOver)
 		b.saw(t, 17*time.Second)
 		b.saw(t, 3*time.Second+time.Millisecond, "23m35.5s slots moved (1) in 2s")
 	})
 }
 
-// A requested audit first restores all partitions. It is the next full audit that knows whether events arrive, and it
-// reports its failures.
+// A requested audit first restores all partitions, and reports its failures. The next full audit that knows whether
+// events arrive completes it.
 func TestAuditsThatAreAskedFor(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {
@@ -364,7 +364,7 @@ func TestAuditsThatAreAskedFor(t *testing.T) {
 	})
 }
 
-// An audit that fails is made again with pauses that grow; an audit of the timers alone does not take its place.
+// A failed audit is repeated with growing pauses; an audit of the timers alone does not take its place.
 func TestAuditsAreTriedAgain(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {

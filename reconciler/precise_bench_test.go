@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// BenchmarkSleepUntilClaim measures how late the reconciler wakes for a claim, in µs at the median and the 99th
-// percentile: asleep until preciseFor before it by Go's timer and from there on by the precise one, or by Go's timer
+// BenchmarkSleepUntilClaim measures the lateness of the reconciler's wake-up for a claim, in µs at the median and the
+// 99th percentile: by Go's timer until preciseFor before the claim and then by the precise timer, or by Go's timer
 // alone. Each iteration is one sleep of 5 ms, with nothing else to do:
 //
 //	go test ./reconciler -run '^$' -bench SleepUntilClaim -benchtime 1000x -cpu 1,2

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Short sleeps are never too short, also where there is no precise timer.
+// Short sleeps are never too short, even without a precise timer.
 func TestPreciseTimerNeverSleepsTooShort(t *testing.T) {
 	t.Parallel()
 	precise, err := newPreciseTimer()

@@ -141,7 +141,7 @@ func (f *fixture) start(instance string, configure ...func(*reconciler.Reconcile
 	return r, stop
 }
 
-// set sets a timer and returns when it is due.
+// set sets a timer and returns its due time.
 func (f *fixture) set(key string, delay time.Duration) schedule.Millis {
 	f.t.Helper()
 	due, err := f.rdb.FCall(f.t.Context(), "timer_set", []string{key}, "p", "PX", delay.Milliseconds()).Int64()
@@ -282,11 +282,11 @@ func TestAuditsAdoptAndCancel(t *testing.T) {
 	if seen := <-audits; seen.Adopted != 1 || seen.Cancelled != 2 || seen.Rescheduled != 1 {
 		t.Errorf("second audit: %+v, want 1 adopted, 2 cancelled, 1 rescheduled", seen)
 	}
-	// Adopted timers are waited for.
+	// The reconciler waits for adopted timers.
 	f.publisher.awaits("a:b:c:new deadline")
 }
 
-// While some keys are not followed the timers are audited, not the keys, and apps without timers are forgotten.
+// While some keys are not followed, audits read the timers, not the keys, and forget apps without timers.
 func TestAuditsOfTimersWhoseKeysAreNotFollowed(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t)
@@ -365,8 +365,7 @@ func (g *gapped) ScanDue(ctx context.Context, within, lease time.Duration) (sche
 	return found, err
 }
 
-// The keys of a gap that is noted during an audit are adopted before it ends: they may be short-lived. Another audit
-// follows.
+// An audit adopts the keys of a gap noted meanwhile before it ends, as they may be short-lived. Another audit follows.
 func TestGapsDuringAnAudit(t *testing.T) {
 	t.Parallel()
 	x := newFixture(t)

@@ -15,7 +15,7 @@ import (
 type halves struct {
 	*bench
 	restored schedule.Restored
-	once     bool // the second time nothing is left to be restored
+	once     bool // the second call finds nothing to restore
 	err      error
 }
 
@@ -30,8 +30,8 @@ func (h *halves) Restore(context.Context, keys.Partition, time.Duration) (schedu
 	return restored, h.err
 }
 
-// Timers that two consecutive sweeps miss are restored and reported once, and an audit follows. If that does not help
-// it is tried again after some time. Records of a later version are no loss.
+// Timers missing in two consecutive sweeps are restored and reported once, and an audit follows. If they stay missing,
+// the restore is repeated after some time. Records of a later version are no loss.
 func TestMissingTimersAreRestored(t *testing.T) {
 	t.Parallel()
 	loop(t, func(t *testing.T, b *bench, start func(func(context.Context)) func()) {

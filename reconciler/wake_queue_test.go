@@ -8,7 +8,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// A visit that becomes earlier replaces the one that was planned, however often that happens.
+// An earlier visit of a partition replaces the planned one, however often that happens.
 func TestWakeQueueHoldsOneVisitOfAPartition(t *testing.T) {
 	t.Parallel()
 	q := newWakeQueue()

@@ -33,7 +33,7 @@ func (x *index) accountIs(in schedule.AccountIn, out schedule.AccountOut, there 
 	}
 }
 
-// Each way into the schedule and out of it has a kind of its own.
+// Each way into and out of the schedule counts under a kind of its own.
 func TestAccountOfEachWay(t *testing.T) {
 	t.Parallel()
 	const far, other = 3600_000, "app1:trans:notice:2"

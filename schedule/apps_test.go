@@ -9,7 +9,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// auditApps audits all timers, as the reconciler does, and returns which apps it met.
+// auditApps audits all timers, as the reconciler does, and returns the apps it met.
 func (x *index) auditApps(began schedule.Millis) []string {
 	x.t.Helper()
 	met := x.met()
@@ -41,7 +41,7 @@ func (x *index) doubt(began schedule.Millis, met []string) {
 	}
 }
 
-// after waits for another millisecond, and returns it.
+// after waits for another millisecond, and returns the time.
 func (x *index) after() schedule.Millis {
 	x.t.Helper()
 	now := x.redisNow()
@@ -49,7 +49,7 @@ func (x *index) after() schedule.Millis {
 	return schedule.Millis(x.redisNow())
 }
 
-// knows checks which apps are known, in their order.
+// knows checks the known apps and their order.
 func (x *index) knows(want ...string) {
 	x.t.Helper()
 	got, err := x.Apps(x.t.Context())
@@ -76,7 +76,7 @@ func TestAppsWithoutTimersAreForgotten(t *testing.T) {
 	for _, app := range []string{"goes", "again", "aside", "retried"} {
 		x.do("FCALL", "timer_cancel", 1, app+":b:c:1")
 	}
-	// What waits beside a newer timer, or is set aside, is a timer of the app too.
+	// A timer beside a newer one and a timer set aside are timers of the app too.
 	x.do("ZADD", keys.Single.Due(), x.redisNow()+600_000, ":s1.:aside:b:c:1")
 	for i := range 30 {
 		x.do("FCALL", "timer_set", 1, fmt.Sprintf("stays:b:c:%d", i), "p", "PX", 600_000)
@@ -100,7 +100,7 @@ func TestAppsWithoutTimersAreForgotten(t *testing.T) {
 	x.knows("stays", "aside", "again", "retried", "goes")
 }
 
-// A timer that is set while an audit passes by, or while another timerd's audit doubts its app, keeps its app known.
+// A timer set during an audit, or while another timerd's audit doubts its app, keeps the app known.
 func TestAppsAreNotForgottenBesideATimerThatIsSet(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -125,7 +125,7 @@ func TestAppsAreNotForgottenBesideATimerThatIsSet(t *testing.T) {
 	x.knows("app")
 }
 
-// Beyond the apps that a partition knows by name there is one for all others.
+// A partition knows a limited number of apps by name, and has one entry for all others.
 func TestAppsBeyondThoseThatAreKnown(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// newPartialCluster is newClusterIndex where the other masters go on without the first one, by its name, which is gone.
+// newPartialCluster is newClusterIndex with masters that go on when one is gone: gone is the first by address.
 func newPartialCluster(t *testing.T) (x *clusterIndex, gone *testenv.RedisServer, others []*testenv.RedisServer) {
 	t.Helper()
 	cluster := testenv.Cluster(t, 3, false, devserver.Directive("cluster-require-full-coverage", "no"))
@@ -46,7 +46,7 @@ func (x *clusterIndex) partitionsOf(servers ...*testenv.RedisServer) (all []keys
 	return all
 }
 
-// Old ids are forgotten on the masters that answer, in whatever order these come.
+// Trimming forgets old ids on the masters that answer, in whatever order these come.
 func TestClusterTrimRetriedBesideADeadMaster(t *testing.T) {
 	t.Parallel()
 	x, gone, others := newPartialCluster(t)
@@ -77,7 +77,7 @@ func TestAwayTellsRefusals(t *testing.T) {
 	}
 }
 
-// What a command asks for goes on with the masters that answer; what concerns the other one is an error that names it.
+// A command goes on with the masters that answer; a step on the other one returns an error that names it.
 func TestClusterPassOver(t *testing.T) {
 	t.Parallel()
 	x, gone, others := newPartialCluster(t)

@@ -15,7 +15,7 @@ func TestCancelUntil(t *testing.T) {
 		arrange func(x *index)
 		until   func(x *index) int64
 		want    string
-		left    []string // what fires in the end, by which trigger
+		left    []string // firings in the end, with their triggers
 	}{
 		{"pending, at its due time", func(x *index) { x.setIn(k, "v", 1500) }, func(x *index) int64 { return x.due(k) },
 			"cancelled", nil},
@@ -95,8 +95,7 @@ func TestCancelUntil(t *testing.T) {
 	}
 }
 
-// UNTIL may cancel the occurrence that would have continued its repetition, beside a timer of the client's own, which
-// stays.
+// UNTIL may cancel the occurrence that would have continued its repetition. The client's own timer beside it stays.
 func TestCancelUntilEndsRepetition(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -115,7 +114,7 @@ func TestCancelUntilEndsRepetition(t *testing.T) {
 	x.stateIs(k, "pending own")
 }
 
-// With FROM one of several timers of a key is cancelled, and all others stay as they are.
+// FROM cancels one of several timers of a key, and all others stay as they are.
 func TestCancelOneOfSeveral(t *testing.T) {
 	t.Parallel()
 	for _, held := range []bool{false, true} {
@@ -162,7 +161,7 @@ func TestCancelOneOfSeveral(t *testing.T) {
 	}
 }
 
-// One occurrence that is owed ends its repetition, as it does with all others.
+// A repetition ends if its one occurrence is cancelled, or its plan.
 func TestCancelOneOccurrence(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -179,7 +178,7 @@ func TestCancelOneOccurrence(t *testing.T) {
 	x.isOver()
 }
 
-// An occurrence that is pending again goes on with its repetition, whatever is owed beside it.
+// A repetition goes on if its occurrence is pending again, whatever is owed beside it.
 func TestCancelUntilLeavesRepetition(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -197,7 +196,7 @@ func TestCancelUntilLeavesRepetition(t *testing.T) {
 	}
 }
 
-// setIn sets a timer by the library that is due in so many ms.
+// setIn sets a timer by the library, due ms milliseconds from now.
 func (x *index) setIn(key, payload string, ms int) {
 	x.t.Helper()
 	x.do("FCALL", "timer_set", 1, key, payload, "PX", ms)

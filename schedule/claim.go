@@ -119,7 +119,7 @@ func again(results []ClaimResult, kind string, requests []ClaimRequest, claim fu
 	}
 }
 
-// holdsAgainTimeout bounds how long a claim waits for the list of holds.
+// holdsAgainTimeout bounds the wait of a claim for the list of holds.
 const holdsAgainTimeout = time.Second
 
 // readHoldsAgain reads the list of holds if a claim has had no answer since the last reading: the server or this timerd

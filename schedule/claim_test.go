@@ -39,7 +39,7 @@ func TestClaimsOfTheDead(t *testing.T) {
 	if err := x.Release(t.Context(), schedule.Outcomes(schedule.OutcomeGivenBack, again...)); err != nil {
 		t.Fatal(err)
 	}
-	for _, pause := range []time.Duration{0, time.Millisecond} { // whoever claims it next knows
+	for _, pause := range []time.Duration{0, time.Millisecond} { // the next claim knows
 		again = x.claims(k + " deadline p")
 		if !again[0].MayBeStored || c.Firings[0].MayBeStored {
 			t.Errorf("may be stored: %v, and at first %v", again[0].MayBeStored, c.Firings[0].MayBeStored)
@@ -80,7 +80,7 @@ func TestClaimIsBounded(t *testing.T) {
 	}
 }
 
-// One call in eight removes old tombstones: as many as eight calls add, each firing one of its key and one of its id.
+// One call in eight removes as many old tombstones as eight calls add, two per firing: one of its key, one of its id.
 func TestClaimsRemoveAsManyTombstonesAsTheyAdd(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -97,8 +97,8 @@ func TestClaimsRemoveAsManyTombstonesAsTheyAdd(t *testing.T) {
 	}
 }
 
-// However long the claim took, an event's time is never later than any clock shows that agrees with Redis's, and never
-// earlier than the claim.
+// An event's time is never later than any clock in agreement with Redis's, and never earlier than the claim, however
+// slow the claim.
 func TestNowIsNeverAhead(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
@@ -126,8 +126,8 @@ func TestNowIsNeverAhead(t *testing.T) {
 	for took := slow; took > slow/10; { // a busy machine takes its time
 		_, took = claim(0)
 	}
-	// By now it is known how the clocks relate, whatever the way to Redis is like: the answer's way is none of the
-	// delay.
+	// By now the offset of the clocks is known, whatever the way to Redis is like: the answer's way is no part of
+	// the delay.
 	f, took := claim(slow)
 	if f.Took > took-slow/2 {
 		t.Errorf("a claim of %v, half of it the way back, was read within %v", took, f.Took)

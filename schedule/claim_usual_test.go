@@ -128,7 +128,7 @@ func oddities() map[string]func(x *index, key string, due int64) {
 	}
 }
 
-// takeRef has a firing that somebody holds have the ref of a timer's.
+// takeRef gives the ref of a timer to a firing that somebody holds.
 func (x *index) takeRef(key string, due int64) (ref string) {
 	ref = fmt.Sprintf("%d::%s", due, key)
 	x.seeded = true
@@ -137,7 +137,7 @@ func (x *index) takeRef(key string, due int64) (ref string) {
 	return ref
 }
 
-// state describes a schedule, leaving out what depends on the ms of a claim: the ends of leases and of contests.
+// state describes a schedule without the times that depend on the ms of a claim: the ends of leases and contests.
 func (x *index) state() []string {
 	x.t.Helper()
 	var all []string
@@ -167,7 +167,7 @@ func (x *index) state() []string {
 	return all
 }
 
-// chooser chooses what a step of a test is like.
+// chooser makes the choices in a step of a test.
 type chooser interface {
 	upTo(n int, label string) int // 0 to n
 }
@@ -182,7 +182,7 @@ type seeded struct{ *rand.Rand }
 
 func (s seeded) upTo(n int, _ string) int { return s.IntN(n + 1) }
 
-// A claim by its quick head does the same as a look at all, or leaves it to that, whatever is odd about a timer.
+// A claim's quick head does the same as the full look, or leaves the claim to it, whatever the oddity of a timer.
 func TestBothWaysOfAClaimAtScale(t *testing.T) {
 	t.Parallel()
 	const servers = 4
@@ -206,7 +206,7 @@ func TestBothWaysOfAClaimAtScale(t *testing.T) {
 	}
 }
 
-// The same for whatever timers there are.
+// The same holds for random timers.
 func TestRandomClaimsInBothWays(t *testing.T) {
 	t.Parallel()
 	w := newTwins(t)

@@ -7,12 +7,12 @@ import (
 	"github.com/timerd-io/timerd/internal/testenv"
 )
 
-// A step of a server's clock is noticed whichever way it goes. Readings that take long, come late or overtake each
-// other, and a clock that is slewed, are no steps.
+// A step of a server's clock is noticed in either direction. Slow, late or overtaken readings and a slewed clock are no
+// steps.
 func TestClockSteps(t *testing.T) {
 	t.Parallel()
 	began := time.Now()
-	// how far the server's clock was ahead when it was read, in the middle
+	// ahead is the lead of the server's clock in the middle of the reading
 	type reading struct{ sent, took, ahead time.Duration }
 	for name, c := range map[string]struct {
 		readings []reading

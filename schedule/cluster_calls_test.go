@@ -46,8 +46,8 @@ func knowMany(t *testing.T, n *schedule.Node, partitions []keys.Partition, apps 
 	}
 }
 
-// Due timers in many slots of a master are claimed, settled and observed by few calls, and the messages of the claims
-// explain all their events.
+// Few calls claim, settle and observe due timers in many slots of a master, and the messages of the claims explain all
+// their events.
 func TestClusterFewCalls(t *testing.T) {
 	t.Parallel()
 	x := newClusterIndex(t)
@@ -187,8 +187,7 @@ func TestClusterFewCalls(t *testing.T) {
 	}
 }
 
-// A partition whose index somebody has overwritten delays no other partition that is claimed, observed and settled by
-// the same calls.
+// A partition with an overwritten index delays no other partition that the same calls claim, observe and settle.
 func TestClusterBrokenPartition(t *testing.T) {
 	t.Parallel()
 	x := newClusterIndex(t)

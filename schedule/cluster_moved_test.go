@@ -90,8 +90,8 @@ func (m *move) arrive(before, after, drift time.Duration) schedule.Millis {
 	return last
 }
 
-// While a slot moves the node of its old master goes on to claim, until the topology is followed, and the keys run out
-// some ms later than the schedule says: each timer fires once.
+// Each timer fires once although its slot moves: the old master's node claims until it follows the topology, and the
+// keys run out some ms later than the schedule says.
 func TestClusterFiresOnceWhenASlotHasMoved(t *testing.T) {
 	t.Parallel()
 	const timers = 40
@@ -142,7 +142,7 @@ func TestClusterFiresOnceWhenASlotHasMoved(t *testing.T) {
 		}
 		return nil
 	}, "all to fire")
-	// The events of their keys come before that of one that is set now.
+	// The events of the moved keys come before the event of a key set now.
 	if err := rdb.Set(ctx, end, "", time.Millisecond).Err(); err != nil {
 		t.Fatal(err)
 	}

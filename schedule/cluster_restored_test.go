@@ -18,12 +18,12 @@ import (
 // restoredCluster is a cluster with timers that are due, in slots of two masters.
 type restoredCluster struct {
 	*clusterIndex
-	old, other *schedule.Node // old is the one whose data are older
+	old, other *schedule.Node // old has the older data
 	due, later []string       // on old: due, and due in an hour
 	others     []string       // on the other one: due
 }
 
-// tagOn returns a hash tag of one of a master's slots, but its first.
+// tagOn returns a hash tag of one of a master's slots, except its first.
 func (x *clusterIndex) tagOn(n *schedule.Node) string {
 	x.t.Helper()
 	for i := range 10_000 {
@@ -36,7 +36,7 @@ func (x *clusterIndex) tagOn(n *schedule.Node) string {
 	return ""
 }
 
-// newRestoredCluster returns one that a timerd has claimed from, and been seen by.
+// newRestoredCluster returns a cluster after a timerd has claimed from it and sent it heartbeats.
 func newRestoredCluster(t *testing.T) *restoredCluster {
 	t.Helper()
 	x := &restoredCluster{clusterIndex: newClusterIndex(t)}
@@ -93,7 +93,7 @@ func (x *restoredCluster) claimedFrom(n *schedule.Node, p keys.Partition) []sche
 	return c.Firings
 }
 
-// fires claims the timers of one of the masters, which are so many.
+// fires claims the timers of one of the masters, and expects want of them.
 func (x *restoredCluster) fires(n *schedule.Node, names []string, want int) []schedule.Firing {
 	x.t.Helper()
 	all := x.claimedFrom(n, x.Partition(names[0]))
@@ -109,7 +109,7 @@ func homes(n *schedule.Node) []string {
 	return []string{all[0].Data(), all[len(all)/2].Data(), all[len(all)-1].Data()}
 }
 
-// isRestored makes the data of the old server another one's, with the last heartbeat some time ago.
+// isRestored marks the old server's data as another server's, with a last heartbeat of the given age.
 func (x *restoredCluster) isRestored(age time.Duration) {
 	x.t.Helper()
 	now, err := x.old.Server().Time(x.t.Context()).Result()
@@ -126,7 +126,7 @@ func (x *restoredCluster) isRestored(age time.Duration) {
 	}
 }
 
-// waiting returns what waits, in so many timers.
+// waiting returns the wait, and checks the number of its timers.
 func (x *clusterIndex) waiting(want int) schedule.Wait {
 	x.t.Helper()
 	all, err := x.Waits(x.t.Context())
@@ -139,7 +139,7 @@ func (x *clusterIndex) waiting(want int) schedule.Wait {
 	return all[0]
 }
 
-// A timerd that asks all the time what waits looks at the partitions once, and again after a timerd has begun a wait,
+// A timerd that asks for the waits all the time reads the partitions once, and again after a timerd has begun a wait,
 // or it has ended one.
 func TestWaitsLatelyKeepsALook(t *testing.T) {
 	t.Parallel()
@@ -206,8 +206,8 @@ func (x *clusterIndex) stateIs(key, want string) {
 	}
 }
 
-// Of a cluster, timers wait that were due on the server with older data, and those alone. They wait also where their
-// slot goes. After the wait they fire, and it does not count for their lateness.
+// In a cluster only the timers due on the server with older data wait, also where their slot goes. After the wait they
+// fire, and the wait does not count as lateness.
 func TestRestoredServerOfACluster(t *testing.T) {
 	t.Parallel()
 	x := newRestoredCluster(t)
@@ -337,7 +337,7 @@ func TestFirstSlotIsOverwritten(t *testing.T) {
 	x.fires(x.old, x.due, len(x.due))
 }
 
-// Slots mostly move from one end. So the sign of a timerd in the last slot tells how old the data are, too.
+// Slots mostly move from one end, so a timerd's sign in the last slot shows the age of the data, too.
 func TestRestoredServerWithoutItsFirstSlots(t *testing.T) {
 	t.Parallel()
 	x := newRestoredCluster(t)

@@ -16,7 +16,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// heads sweeps, and returns when something is due of those partitions that it told of.
+// heads sweeps, and returns the first due time of each reported partition.
 func heads(t *testing.T, n *schedule.Node, l schedule.Look) map[keys.Partition]schedule.Millis {
 	t.Helper()
 	found, err := n.Sweep(t.Context(), l)
@@ -37,8 +37,8 @@ func slowly() schedule.Look {
 	return schedule.Look{Within: time.Second, Lease: time.Second, Every: time.Hour}
 }
 
-// A sweep tells what timer_set has set since the last one, without a look at the slots, and looks everywhere where that
-// cannot tell.
+// A sweep reports the timers set by timer_set since the last one without a look at the slots, and looks everywhere if
+// the library cannot tell.
 func TestClusterSweepsTellWhatWasSet(t *testing.T) {
 	t.Parallel()
 	x := newClusterIndex(t)
@@ -81,7 +81,7 @@ func TestClusterSweepsTellWhatWasSet(t *testing.T) {
 	}
 	tells("moved", true)
 
-	// A retry, as a timerd sets it, the library has not heard of; those who look everywhere find it.
+	// The library has not heard of a retry set by a timerd; a sweep that looks everywhere finds it.
 	server := one.Server()
 	retried := schedule.Retry{EventID: "1", Key: parsed, Due: schedule.MillisOf(time.Now().Add(time.Second)),
 		Attempt: 2}
@@ -130,7 +130,7 @@ func TestClusterMasterAgain(t *testing.T) {
 	}
 }
 
-// Where more is set than is kept, a sweep looks everywhere.
+// A sweep looks everywhere if more timers were set than the library keeps.
 func TestClusterMoreIsSetThanIsKept(t *testing.T) {
 	t.Parallel()
 	x := newClusterIndex(t)
@@ -200,7 +200,7 @@ func TestClusterSweeps(t *testing.T) {
 		"a sweep that looks a second ahead to find when a lease of an hour ends")
 }
 
-// A claim from a slot where something is due looks for a lease that is over where it is told so.
+// A claim from a slot with a due timer looks for an ended lease if the request says so.
 func TestClusterLeaseInABusySlot(t *testing.T) {
 	t.Parallel()
 	x := newClusterIndex(t)
@@ -238,7 +238,7 @@ func TestClusterLeaseInABusySlot(t *testing.T) {
 	claim("{x}dead {x}next", looking, time.Hour)
 }
 
-// Of the key of timer_moved, which anybody may call, only the partition of its slot is noted.
+// timer_moved, which anybody may call, notes only the partition of its key's slot.
 func TestClusterMovedByAnybody(t *testing.T) {
 	t.Parallel()
 	x := newClusterIndex(t)
@@ -256,8 +256,7 @@ func TestClusterMovedByAnybody(t *testing.T) {
 	}
 }
 
-// The claim of a timer tells when one can be claimed again that was given back in the same partition: no scan has found
-// that yet.
+// A claim returns the end of the pause of a timer given back in the same partition, which no scan has found yet.
 func TestClusterClaimTellsWhenAPauseEnds(t *testing.T) {
 	t.Parallel()
 	x := newClusterIndex(t)

@@ -38,7 +38,7 @@ func newClusterIndex(t testing.TB) *clusterIndex {
 	return x
 }
 
-// isAccounted is as of an index.
+// isAccounted is index.isAccounted for a cluster.
 func (x *clusterIndex) isAccounted() {
 	ctx := context.Background()
 	accounts, err := keysOf(ctx, x.rdb, "timerd:{*}:account")
@@ -113,7 +113,7 @@ func claimFrom(ctx context.Context, n *schedule.Node, p keys.Partition, lease ti
 	return c.Firings, c.Err
 }
 
-// scan adds up what the nodes have.
+// scan adds up the scans of all nodes.
 func (x *clusterIndex) scan(within time.Duration) (found schedule.DueScan) {
 	x.t.Helper()
 	for _, n := range nodes(x.t, x.Schedule) {
@@ -225,7 +225,7 @@ func TestClusterTimers(t *testing.T) {
 	}
 }
 
-// content returns what the keys of a slot hold, wherever they are.
+// content returns the values of a slot's keys, on whichever server they are.
 func (x *clusterIndex) content(slot int) map[string]string {
 	x.t.Helper()
 	all := map[string]string{}
@@ -438,7 +438,7 @@ func TestClusterSlotOnTheMove(t *testing.T) {
 	}
 }
 
-// A slot that begins to move while timers are listed keeps no others from that.
+// A slot that begins to move during a listing does not stop the listing of the others.
 func TestClusterListsWhatIsThere(t *testing.T) {
 	t.Parallel()
 	x := newClusterIndex(t)
@@ -461,7 +461,7 @@ func TestClusterListsWhatIsThere(t *testing.T) {
 	}
 }
 
-// A failover or SCRIPT FLUSH forgets the scripts, in the middle of anything.
+// A failover or SCRIPT FLUSH may forget the scripts at any moment.
 func TestClusterForgetsScripts(t *testing.T) {
 	t.Parallel()
 	x := newClusterIndex(t)

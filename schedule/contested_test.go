@@ -84,8 +84,7 @@ func TestContestedOutlivesTheNewerTimer(t *testing.T) {
 	x.claims()
 }
 
-// The hint of an earlier change comes after the claim that left the timer contested, and before the event that it ran
-// out.
+// The hint of an earlier change comes after the claim that left the timer contested, and before its expired event.
 func TestContestedAndAnEarlierHint(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -150,8 +149,8 @@ func TestOnlyWhoHeardEverythingDismissesAContestedTimer(t *testing.T) {
 	x.claims(k + " deadline v1")
 }
 
-// The event that dismissed a contested timer may be older than the contest. Then the subscription breaks, and with it
-// the event is lost that the key ran out.
+// The event that dismissed a contested timer may be older than the contest. Then the subscription breaks, and the key's
+// expired event is lost with it.
 func TestDismissedAndThenTheSubscriptionBreaks(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -194,7 +193,7 @@ func TestCancelReachesTheContested(t *testing.T) {
 	}
 }
 
-// A timer that fired is no cancelled one, whatever was dismissed before it.
+// timer_cancel does not call a fired timer cancelled, whatever was dismissed before it.
 func TestCancelAfterTheNewerTimerFired(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -333,8 +332,8 @@ func TestExtendedInTheMillisecondOfTheDueTime(t *testing.T) {
 	}
 }
 
-// But if the key ran out and was set again, the event of that comes while the newer timer is still to come, or is the
-// second one.
+// But if the key ran out and was set again, the older timer's event comes while the newer timer is still
+// pending, or comes second.
 func TestSetAgainAndHeardLate(t *testing.T) {
 	t.Parallel()
 	for name, late := range map[string]bool{"in time": false, "late": true} {

@@ -35,7 +35,7 @@ func TestCorruptEntries(t *testing.T) {
 	x.isEmpty()
 }
 
-// A record that nobody can read harms nobody else.
+// An unreadable record harms no other timer.
 func TestCorruptRecord(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// A heartbeat carries what its timerd has counted, and one without leaves that.
+// A heartbeat carries its timerd's counts, and one without counts leaves the earlier ones.
 func TestHeartbeatsCarryCounts(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -46,7 +46,7 @@ func TestHeartbeatsCarryCounts(t *testing.T) {
 	}
 }
 
-// A quantile is off by no more than its bucket is wide, from a fraction of a ms to minutes.
+// A quantile is off by at most the width of its bucket, from a fraction of a ms to minutes.
 func TestLateness(t *testing.T) {
 	t.Parallel()
 	for _, late := range []time.Duration{150 * time.Microsecond, 1100 * time.Microsecond, 3 * time.Millisecond,

@@ -253,7 +253,7 @@ func (x *index) count() (pending, firing int64) {
 	return found.Pending, found.Firing
 }
 
-// A hash of many fields becomes an object of the same strings, whatever they are, and the same one each time.
+// A hash of many fields becomes a JSON object of the same strings, whatever they are, and the same text each time.
 func TestHashOfManyFields(t *testing.T) {
 	t.Parallel()
 	x := newLargeIndex(t)

@@ -160,7 +160,7 @@ func TestAbsenceAfterAReset(t *testing.T) {
 	}
 }
 
-// evictAll has the server evict every key with a TTL, and mends the policy.
+// evictAll makes the server evict every key with a TTL, and restores the policy.
 func evictAll(x *index) {
 	x.t.Helper()
 	x.do("CONFIG", "SET", "maxmemory-policy", "volatile-random", "maxmemory", "1")
@@ -172,7 +172,7 @@ func evictAll(x *index) {
 	x.do("CONFIG", "SET", "maxmemory", "0", "maxmemory-policy", "noeviction")
 }
 
-// Another run of the server, another server, or keys that ran out while it loaded: nobody knows what became of a key.
+// After another run, on another server, or with keys that ran out during loading, the fate of a key is unknown.
 func TestAbsenceAfterARestart(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
@@ -246,7 +246,7 @@ func TestMarks(t *testing.T) {
 	}
 }
 
-// A canary that is over though Redis has not got round to it stands for no other key that ran out.
+// An overdue canary that Redis has not removed yet stands for no other key that ran out.
 func TestMarkOfAnOverdueCanary(t *testing.T) {
 	t.Parallel()
 	const canary = "timerd:canary:{t}x-0"
@@ -274,14 +274,14 @@ func TestMarkOfAnOverdueCanary(t *testing.T) {
 	}
 }
 
-// runOut has Redis find that the time of a key is over.
+// runOut makes Redis notice that a key has run out.
 func runOut(x *index, key string) {
 	x.t.Helper()
 	x.do("SET", key, "v", "PX", 1)
 	testenv.Eventually(x.t, time.Minute, func() bool { return x.do("EXISTS", key) == int64(0) }, key+" to run out")
 }
 
-// While payloads are of the largest size, an audit goes through a page in several calls, and reaches each timer.
+// With payloads of the largest size, an audit takes several calls for a page, and reaches each timer.
 func TestAuditOfLargeAbsent(t *testing.T) {
 	t.Parallel()
 	rdb := servers.client(t)

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// ClaimInFull is Claim by a look at all that may be there.
+// ClaimInFull is Claim by the full look.
 func (n *Node) ClaimInFull(ctx context.Context, r ClaimRequest, lease time.Duration) ClaimResult {
 	r.full = true
 	return n.claimAll(ctx, []ClaimRequest{r}, lease)[0]

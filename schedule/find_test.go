@@ -58,7 +58,7 @@ func isMeant(q query.Query, timer query.Timer) bool {
 		(q.Before.IsZero() || timer.Due.Before(q.Before))
 }
 
-// listed returns those timers of a list that a query means.
+// listed returns the timers of a list that match a query.
 func listed(t testing.TB, s *schedule.Schedule, q query.Query) (timers []string) {
 	t.Helper()
 	err := list(t, s, keys.Namespace{}, func(timer query.Timer) bool {
@@ -148,7 +148,7 @@ func TestFindInACluster(t *testing.T) {
 		query.Most{Timers: 1000})
 }
 
-// Timers that come and go take no other one with them, and bring none twice.
+// Timers that come and go hide no other timer from a find, and bring none twice.
 func TestFindWhileTimersComeAndGo(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -177,7 +177,7 @@ func TestFindWhileTimersComeAndGo(t *testing.T) {
 	}
 }
 
-// The payload comes as far as it was asked for, with its size.
+// A find returns the requested part of a payload, and its full size.
 func TestFindTellsOfPayloads(t *testing.T) {
 	t.Parallel()
 	x := newLargeIndex(t)

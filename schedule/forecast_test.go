@@ -19,8 +19,8 @@ func minutes(f query.Forecast) (said string) {
 	return said
 }
 
-// thisMinute returns when the present minute began on the server's clock, and waits for the next one where little is
-// left of it.
+// thisMinute returns the beginning of the present minute on the server's clock. If little of it is left, it waits for
+// the next one.
 func (x *index) thisMinute() time.Time {
 	x.t.Helper()
 	now := time.UnixMilli(x.redisNow()).UTC()
@@ -32,7 +32,7 @@ func (x *index) thisMinute() time.Time {
 	return begin
 }
 
-// A forecast counts by minute the timers that become due, of all namespaces or of one, and beside that the due ones.
+// A forecast counts the timers that become due in each minute, of all namespaces or of one, and the due ones apart.
 func TestForecast(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -78,7 +78,7 @@ func TestForecast(t *testing.T) {
 	}
 }
 
-// A forecast of a namespace that is ended early has the minutes that it has come to the end of.
+// A forecast of a namespace that ends early has only the minutes it has completed.
 func TestForecastThatIsEndedEarly(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

@@ -21,7 +21,7 @@ type guardedCrowd struct {
 	timers map[string][]string // by their keys: options of timer_set and their values
 }
 
-// newGuardedCrowd draws a crowd. There are few guards, so that several timers have one.
+// newGuardedCrowd draws a crowd. There are few guards, so that several timers share one.
 func newGuardedCrowd(seed uint64, tag string) guardedCrowd {
 	random := rand.New(rand.NewPCG(seed, 0))
 	g := guardedCrowd{tag: tag, exist: map[string]bool{}, unread: map[string]bool{}, timers: map[string][]string{}}
@@ -50,7 +50,7 @@ func newGuardedCrowd(seed uint64, tag string) guardedCrowd {
 	return g
 }
 
-// refusal returns the refusal of a timer: by its own guards, or by the rule "unless %id" if that stands for a guard.
+// refusal returns the refusal by a timer's own guards, or, if it has none, by the rule "unless paid:%id" if ruled.
 func (g guardedCrowd) refusal(key string, ruled bool) policy.Refusal {
 	var unread policy.Refusal
 	options := g.timers[key]
@@ -75,7 +75,7 @@ func (g guardedCrowd) refusal(key string, ruled bool) policy.Refusal {
 	return unread
 }
 
-// check checks claimed firings of a crowd, and that they are all.
+// check checks the claimed firings of a crowd, and that none is missing.
 func (g guardedCrowd) check(t *testing.T, firings []schedule.Firing, ruled bool) {
 	t.Helper()
 	if len(firings) != len(g.timers) {
@@ -89,7 +89,7 @@ func (g guardedCrowd) check(t *testing.T, firings []schedule.Firing, ruled bool)
 	}
 }
 
-// Guards that one claim asks for together are told apart, whichever of them exist, and if timerd may not read some.
+// A claim that asks for many guards at once keeps them apart, whichever exist, and if timerd may not read some.
 func TestGuardsOfABatch(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(12) {

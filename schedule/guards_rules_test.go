@@ -60,7 +60,7 @@ func TestGuardsByNamespace(t *testing.T) {
 		if got != c.want || f.Guards.Unless == "paid" || f.Guards.If == "live:1" {
 			t.Errorf("%s, %v with %v: %+v of %+v, want %+v", c.rules, c.set, c.exists, got, f.Guards, c.want)
 		}
-		// Whoever claimed it dies, and the next timerd has no rules. A refusal stays.
+		// The claiming timerd dies, and the next one has no rules. A refusal stays.
 		x.GuardBy(nil)
 		x.do(append([]any{"DEL", "paid"}, toAny(c.exists)...)...)
 		x.do("ZADD", keys.Single.Firing(), "XX", 1, f.Ref)
@@ -140,7 +140,7 @@ func TestGuardsOfHostileKeys(t *testing.T) {
 	}
 }
 
-// An occurrence that a rule stops leaves none behind with the next one.
+// The next occurrence does not inherit a refusal by a rule.
 func TestOccurrencesGuardedByNamespace(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

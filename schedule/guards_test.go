@@ -24,7 +24,7 @@ func (x *index) guarded(guards ...any) {
 	x.awaitExpiry(k)
 }
 
-// refusal claims the only firing, by a trigger, and returns what its guards say.
+// refusal claims the only firing, by a trigger, and returns its guards' answer.
 func (x *index) refusal(trigger schedule.Trigger) (schedule.Firing, policy.Refusal) {
 	x.t.Helper()
 	f := x.claims(fmt.Sprintf("%s %s p", k, trigger))[0]
@@ -69,7 +69,7 @@ func TestGuardsDecideAtTheClaim(t *testing.T) {
 			if got != c.want {
 				t.Errorf("%v with %v: %+v, want %+v", c.args, c.exists, got, c.want)
 			}
-			// Whoever claimed it dies. A refusal stays, and no guard stops what may have been published.
+			// The claiming timerd dies. A refusal stays, and no guard stops a possibly published firing.
 			x.do(append([]any{"DEL", paid}, toAny(c.exists)...)...)
 			x.do("ZADD", keys.Single.Firing(), "XX", 1, f.Ref)
 			f, got = x.refusal(schedule.TriggerReclaim)
@@ -261,7 +261,7 @@ func TestCancelGuarded(t *testing.T) {
 	x.isEmpty()
 }
 
-// Of two timerds that claim a crowd at once, each timer is claimed by one, and refused if its guard says no.
+// Two timerds claim a crowd at once: each timer is claimed by one of them, and refused if its guard says no.
 func TestCrowdOfGuardedTimers(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -362,7 +362,7 @@ func TestExportKeepsGuards(t *testing.T) {
 	}
 }
 
-// In a cluster a guard is of the timer's slot.
+// In a cluster a guard must be in the timer's slot.
 func TestClusterGuards(t *testing.T) {
 	t.Parallel()
 	x := newClusterIndex(t)
@@ -376,7 +376,7 @@ func TestClusterGuards(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), fix) {
 			t.Errorf("%s: %v, want %q", key, err, fix)
 		}
-		// So do a retry, and an exported timer of a Redis that was no cluster.
+		// A retry is refused alike, and so is a timer exported from a single Redis.
 		k, _ := keys.Parse(key)
 		_, _, again := x.Retry(ctx, schedule.Retry{EventID: "1", Key: k, Due: 1, Attempt: 2,
 			Guards: policy.Guards{If: "paid:7"}})

@@ -104,8 +104,8 @@ func (n *Node) Heartbeat(ctx context.Context, self Self, ttl time.Duration) (Sta
 	return Standing{Alive: slices.Concat(able, unable), Able: len(able), Missed: reply.Int(2) == 1}, nil
 }
 
-// LastHeartbeat returns the time of the last heartbeat of any timerd, by the server's clock, and how long ago that was:
-// the zero Time if there was none.
+// LastHeartbeat returns the time of the last heartbeat of any timerd, by the server's clock, and its age: the zero
+// Time if there was none.
 func (ix *Index) LastHeartbeat(ctx context.Context) (at time.Time, ago time.Duration, err error) {
 	var last [2]*redis.ZSliceCmd
 	var now *redis.TimeCmd

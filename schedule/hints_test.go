@@ -57,7 +57,7 @@ func TestCancelAfterAFiring(t *testing.T) {
 	}
 }
 
-// Hints for timers that are known leave no trace of keys that are not.
+// Hints for known timers leave no trace of unknown keys.
 func TestHintsForKnownTimers(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

@@ -114,7 +114,7 @@ func TestOthersAreClaimedBesideHeldTimers(t *testing.T) {
 	}
 }
 
-// A shift leaves none behind, however many timers of one key are held.
+// A shift moves all held timers of one key, however many they are.
 func TestShiftOfManyOfOneKey(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

@@ -24,7 +24,7 @@ type holdModel struct {
 	n      int
 	open   map[string]bool // payloads of timers that neither fired nor were cancelled
 	of     map[string]string
-	ended  map[string]string // payload -> what became of it
+	ended  map[string]string // payload -> its fate
 	guards map[string]policy.Guards
 	said   map[string]policy.Refusal // of the guards that have said no
 	lists  []*schedule.HoldList
@@ -42,7 +42,7 @@ func (m *holdModel) namespace() keys.Namespace {
 		rapid.SampledFrom([]string{"shop", "shop:order", "pay:card:t", "*:order", "*"}).Draw(m.rt, "namespace"))
 }
 
-// set sets a timer. One of the key that is pending is replaced.
+// set sets a timer, which replaces the pending one of its key.
 func (m *holdModel) set() {
 	key := m.key()
 	before := m.do("HGET", keys.Single.Data(), key)
@@ -85,7 +85,7 @@ func (m *holdModel) guard() {
 	}
 }
 
-// judge checks the answer of a firing's guards: a first claim's is by the keys of now, and a refusal is final.
+// judge checks the answer of a firing's guards: at the first claim the present keys count, and a refusal is final.
 func (m *holdModel) judge(f *schedule.Firing) {
 	payload := string(f.Payload)
 	want, final := m.said[payload]
@@ -129,7 +129,7 @@ func (m *holdModel) cancel() {
 	}
 }
 
-// move has one of the timers, as they were found some time ago perhaps, be due at another time.
+// move moves one of the timers, perhaps as found some time ago, to another due time.
 func (m *holdModel) move() {
 	if len(m.found) == 0 || rapid.Bool().Draw(m.rt, "look") {
 		m.found = nil
@@ -191,7 +191,7 @@ func (m *holdModel) resume() {
 	m.put(h, l)
 }
 
-// release has one step of a resume, which may be of long ago, from anywhere.
+// release runs a step of each resume in a list, perhaps an old one, from any place.
 func (m *holdModel) release() {
 	l := m.anyList()
 	for _, h := range l.Holds {
@@ -267,7 +267,7 @@ func (m *holdModel) settle(firings []schedule.Firing) {
 	}
 }
 
-// end resumes all and has everything fire.
+// end resumes all holds and lets every timer fire.
 func (m *holdModel) end() {
 	for {
 		l := m.list()

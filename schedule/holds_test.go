@@ -43,7 +43,7 @@ func (x *index) hold(text string) schedule.Hold {
 	return h
 }
 
-// resume notes how a hold is resumed.
+// resume stores the resume of a hold.
 func (x *index) resume(text string, r schedule.Resume) (*schedule.HoldList, *schedule.Hold) {
 	x.t.Helper()
 	l := x.list()
@@ -74,7 +74,7 @@ func (x *index) release(l *schedule.HoldList, h *schedule.Hold, times *schedule.
 	}
 }
 
-// becomeDue sets timers that become due at once, and waits for that. It returns when they are due.
+// becomeDue sets timers with one due time, soon, waits for it, and returns it.
 func (x *index) becomeDue(names ...string) int64 {
 	x.t.Helper()
 	for ahead := int64(50); ; ahead *= 4 { // a busy machine takes its time, and an instant that has passed becomes now
@@ -142,8 +142,7 @@ func TestHeldTimersAreNotClaimed(t *testing.T) {
 	}
 }
 
-// A claim by a list that is not up to date any more finds that out, and claims all the same: nobody waits for the next
-// reading.
+// A claim notices that its list of holds is out of date, and claims all the same: nobody waits for the next reading.
 func TestClaimsGoOnWhenTheListChanges(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]func(x *index){
@@ -172,8 +171,8 @@ func TestClaimsGoOnWhenTheListChanges(t *testing.T) {
 	}
 }
 
-// What a resume of each kind makes of a held timer, of one that is set again meanwhile, and of one that becomes due
-// after it.
+// The result of each kind of resume for a held timer, for one set again meanwhile, and for one that becomes due after
+// it.
 func TestResumes(t *testing.T) {
 	t.Parallel()
 	const again, later = "app1:trans:notice:2", "app1:trans:notice:3"
@@ -294,7 +293,7 @@ func TestOverlappingHolds(t *testing.T) {
 	x.claims("shop:order:t:1 deadline payload of shop:order:t:1")
 }
 
-// What one resume is to release at a rate, another one that ends at once leaves alone: a claim would hold it again.
+// A resume that ends at once spares the timers that another is to release at a rate: a claim would hold them again.
 func TestResumeLeavesToAnother(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

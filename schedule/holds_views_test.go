@@ -27,7 +27,7 @@ func (x *index) countsAre(held, owed, firing, unseen int64) {
 	}
 }
 
-// While a resume is under way every view says held of what the next claim would hold, and of nothing else.
+// During a resume every view shows as held the timers that the next claim would hold, and no others.
 func TestStatesDuringAResume(t *testing.T) {
 	t.Parallel()
 	const released, retried = "app1:trans:notice:released", k
@@ -71,13 +71,13 @@ func TestStatesDuringAResume(t *testing.T) {
 	x.countsAre(2, 2, 0, 0)
 	x.awaitClock(x.redisNow() + 1)
 	x.claims(released+" deadline payload of "+released, later+" deadline payload of "+later)
-	x.countsAre(2, 0, 2, 0) // what a claim makes of it
+	x.countsAre(2, 0, 2, 0) // after a claim
 	x.claims()
 	x.stateIs(owed, "held v")
 	x.countsAre(2, 0, 2, 0)
 }
 
-// Everything that is given back though perhaps published is firing for all who look, with a pause or without.
+// A firing given back though perhaps published is firing in every view, with a pause or without.
 func TestGivenBackIsFiring(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

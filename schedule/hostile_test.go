@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// heldFor returns for how long a call holds Redis: the least of several, as others may have had the processor.
+// heldFor returns the time for which a call holds Redis: the shortest of several, as others may have had the processor.
 func (x *index) heldFor(calls int, args ...any) time.Duration {
 	x.t.Helper()
 	least := time.Hour
@@ -30,9 +30,9 @@ func (x *index) copying(bytes int) time.Duration {
 	return x.heldFor(5, "EVAL", "return 0", 0, strings.Repeat("a", bytes))
 }
 
-// Whatever a tenant's payloads are, and whatever arguments he gives, a call of the library holds Redis for a few ms, or
-// for a few times as long as copying its arguments takes. The faults behind these bounds took several times as long.
-// Both are measured by turns, until other processes leave them the processor.
+// Whatever a tenant's payloads and arguments, a call of the library holds Redis for a few ms, or for a few times the
+// time of copying its arguments. The faults behind these bounds took several times as long. Both are measured by turns,
+// until other processes leave them the processor.
 func TestHostileCallsHoldRedisBriefly(t *testing.T) {
 	x := newLargeIndex(t)
 	filled := func(begin, part, end string) string {
@@ -103,7 +103,7 @@ func TestTooManyArguments(t *testing.T) {
 	x.isEmpty()
 }
 
-// The attempt that a payload states is told whatever else is in the payload, up to some thousands of values.
+// The attempt in a payload is found whatever else is in the payload, up to some thousands of values.
 func TestStatedAttemptsAmongManyValues(t *testing.T) {
 	t.Parallel()
 	x := newLargeIndex(t)
@@ -123,8 +123,8 @@ func TestStatedAttemptsAmongManyValues(t *testing.T) {
 	}
 }
 
-// A hash whose JSON is just as long as a payload may be fires with it; one that is a byte longer fires without,
-// whatever its characters become in JSON.
+// A hash with JSON of the greatest payload length fires with it; with one byte more, it fires without, whatever its
+// characters become in JSON.
 func TestHashesAtTheLimit(t *testing.T) {
 	t.Parallel()
 	x := newLargeIndex(t)
@@ -163,7 +163,7 @@ func TestHashesAtTheLimit(t *testing.T) {
 	}
 }
 
-// get returns what timer_get says of a key, by its names.
+// get returns timer_get's reply for a key, by name.
 func (x *index) get(key string) map[string]any {
 	x.t.Helper()
 	said, _ := x.do("FCALL_RO", "timer_get", 1, key).([]any)

@@ -25,7 +25,7 @@ const brief = 2000
 
 const k = "app1:trans:notice:1"
 
-// index is a schedule on a Redis of its own. No listener runs: tests hand in the hints that they want it to have seen.
+// index is a schedule on a Redis of its own. No listener runs: tests pass in their hints.
 type index struct {
 	*schedule.Schedule
 	*schedule.Node
@@ -113,8 +113,8 @@ func list(t testing.TB, s *schedule.Schedule, n keys.Namespace, yield func(query
 	})
 }
 
-// do runs a Redis command and returns its reply, with nil for a null. Of a command that may set a timer it notes when
-// that is due, in the same transaction: on a busy machine the key may be gone by the next command.
+// do runs a Redis command and returns its reply, with nil for a null. If the command may set a timer, do notes the due
+// time in the same transaction: on a busy machine the key may be gone by the next command.
 func (x *index) do(args ...any) any {
 	x.t.Helper()
 	key := setBy(args)
@@ -133,7 +133,7 @@ func (x *index) do(args ...any) any {
 	return x.reply(cmd)
 }
 
-// setBy returns the key that a command may set a timer of, or an empty string.
+// setBy returns the key whose timer a command may set, or an empty string.
 func setBy(args []any) string {
 	n := map[any]int{"SET": 1, "PEXPIRE": 1, "PEXPIREAT": 1, "FCALL": 3}[args[0]]
 	if n == 0 {
@@ -152,7 +152,7 @@ func (x *index) reply(cmd *redis.Cmd) any {
 	return reply
 }
 
-// due returns when the timer that was last set under a key is due, in unix ms.
+// due returns the due time of the last timer set under a key, in unix ms.
 func (x *index) due(key string) int64 {
 	x.t.Helper()
 	at, ok := x.dues[key]
@@ -194,7 +194,7 @@ func (x *index) observe(hints ...schedule.Hint) schedule.Observed {
 	return seen
 }
 
-// heard returns when the hints happened.
+// heard returns the time of the hints.
 func (x *index) heard() time.Time {
 	if x.old {
 		return time.Time{}
@@ -202,7 +202,7 @@ func (x *index) heard() time.Time {
 	return time.Now()
 }
 
-// adopts sets k with a TTL, in ms, until its timer was taken in before it ran out.
+// adopts sets k with a TTL, in ms, repeatedly until its timer is taken in before the key runs out.
 func (x *index) adopts(ttl int) {
 	x.t.Helper()
 	testenv.Eventually(x.t, time.Minute, func() bool {
@@ -240,7 +240,7 @@ func (x *index) claimOnce() ([]schedule.Firing, []string) {
 	return c.Firings, said
 }
 
-// claims takes what there is to claim, and compares it in any order.
+// claims takes all there is, and compares the firings in any order.
 func (x *index) claims(want ...string) []schedule.Firing {
 	x.t.Helper()
 	firings, got := x.claimOnce()
@@ -252,7 +252,7 @@ func (x *index) claims(want ...string) []schedule.Firing {
 	return firings
 }
 
-// fires is claims, and settles.
+// fires is claims, then settles the firings.
 func (x *index) fires(want ...string) {
 	x.t.Helper()
 	if err := x.Settle(x.t.Context(), schedule.Outcomes(schedule.OutcomeFired, x.claims(want...)...)); err != nil {

@@ -26,7 +26,7 @@ func (x *index) inspect(name string) query.Inspection {
 	return seen
 }
 
-// shows fails unless the timers of a key are these: state, attempt and payload each, and what else there is to say.
+// shows fails unless a key has these timers: state, attempt and payload each, then flags and other details.
 func (x *index) shows(name string, want ...string) query.Inspection {
 	x.t.Helper()
 	seen := x.inspect(name)
@@ -56,7 +56,7 @@ func (x *index) shows(name string, want ...string) query.Inspection {
 	return seen
 }
 
-// A key shows all of its timers, whatever became of them.
+// A key shows all of its timers, whatever their state.
 func TestInspect(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -124,7 +124,7 @@ func TestInspectWhatWasGivenBack(t *testing.T) {
 	}
 }
 
-// One that is set aside is told, with when it is looked at next; its key is out of sight.
+// Inspect shows that a timer is set aside, and the time of the next look; its key is out of sight.
 func TestInspectWhatIsSetAside(t *testing.T) {
 	t.Parallel()
 	x := newNarrowIndex(t)
@@ -138,7 +138,7 @@ func TestInspectWhatIsSetAside(t *testing.T) {
 	}
 }
 
-// Of a key that repeats there is its occurrence, or the plan.
+// A key that repeats shows its occurrence, or the plan.
 func TestInspectWhatRepeats(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -154,7 +154,7 @@ func TestInspectWhatRepeats(t *testing.T) {
 	x.shows(k, "pending 0 q every 1m0s 1")
 }
 
-// However many timers of a key there are, and however large: it is said that there are more.
+// Inspect shows a limited number and size of a key's timers, and says that there are more.
 func TestInspectIsBounded(t *testing.T) {
 	t.Parallel()
 	x := newLargeIndex(t)

@@ -13,13 +13,13 @@ import (
 
 func most(d time.Duration) policy.Limit { return policy.Limit{Given: true, Most: d} }
 
-// record returns what the index has of a pending timer.
+// record returns the record of a pending timer.
 func (x *index) record(member string) string {
 	x.t.Helper()
 	return fmt.Sprint(x.do("HGET", keys.Single.Data(), member))
 }
 
-// A limit is of the timer, whatever happens to its key's TTL.
+// A limit stays with its timer, whatever happens to its key's TTL.
 func TestLimitStaysWithItsTimer(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -51,7 +51,7 @@ func TestLimitStaysWithItsTimer(t *testing.T) {
 			" payload p state pending"+c.get+"]") {
 			t.Errorf("%v: timer_get: %s", c.args, got)
 		}
-		// That the key was evicted is a flag beside it.
+		// A flag beside the limit notes that the key was evicted.
 		x.do("DEL", k)
 		x.observe(evicted(k), gone(k))
 		rest := strings.TrimLeft(c.record, "0123456789")

@@ -43,7 +43,7 @@ func (x *index) ensures() {
 	}
 }
 
-// calls returns how often Redis was given a command.
+// calls returns the number of calls of a command in Redis's statistics.
 func (x *index) calls(command string) (n int) {
 	x.t.Helper()
 	_, rest, _ := strings.Cut(x.rdb.Info(x.t.Context(), "commandstats").Val(), "cmdstat_"+command+":calls=")
@@ -129,7 +129,7 @@ func TestStepsRunAsScriptsWithoutRights(t *testing.T) {
 	y.claims(k + " deadline p")
 }
 
-// The steps of a version stay while one of its timerds lives, and those of other databases and of anybody else stay.
+// A version's steps stay while one of its timerds lives; other databases' and strangers' libraries stay, too.
 func TestLibrariesThatNobodyUsesAreDeleted(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -168,7 +168,7 @@ func TestLibrariesThatNobodyUsesAreDeleted(t *testing.T) {
 	young.ensures()
 	want(young.StepsName())
 
-	// Where it was used all the same, it is loaded again.
+	// A deleted library that is used all the same is loaded again.
 	x.do("FCALL", "timer_set", 1, k, "p", "PX", 20)
 	x.awaitExpiry(k)
 	x.claims(k + " deadline p")
@@ -209,8 +209,7 @@ func (m *moving) client() *redis.Client {
 	return c
 }
 
-// promote has a replica of the present server take over from it, which is killed. with says that it keeps what
-// functions it has.
+// promote kills the present server and lets its replica take over; with keeps the functions of the replica.
 func (m *moving) promote(with bool) {
 	m.t.Helper()
 	before, replica := m.at.Load(), testenv.Redis(m.t)

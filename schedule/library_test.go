@@ -185,8 +185,7 @@ func TestCancel(t *testing.T) {
 		t.Error("timer_cancel deleted a key that is no trigger key")
 	}
 
-	// Due but not yet claimed: there is still time, and the expired event that the deletion of the key causes is no
-	// evidence against it.
+	// Due but not yet claimed: it can be cancelled, and the expired event of the deleted key does not revive it.
 	x.do("FCALL", "timer_set", 1, k, "p", "PX", 20)
 	x.awaitExpiry(k)
 	cancel("cancelled")
@@ -222,7 +221,7 @@ func TestLibraryAndScriptsComeBack(t *testing.T) {
 	x.do("FCALL", "timer_set", 1, k, "p", "PX", 20)
 }
 
-// Two timerds with different limits do not change it in turn.
+// Two timerds with different limits do not overwrite the limit in turn.
 func TestPayloadLimitIsThatOfTheLastToStart(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

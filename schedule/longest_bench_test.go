@@ -374,7 +374,7 @@ func (x *index) resumeLong(n int, kind schedule.ResumeKind) {
 	}
 }
 
-// longKey returns the key of a timer of an app that has as many bytes as it may.
+// longKey returns the key of an app's timer with the maximum number of bytes.
 func longKey(app string, i int) string {
 	key := fmt.Sprintf("%s:b:c:%d", app, i)
 	return key + strings.Repeat("x", 1024-len(key))

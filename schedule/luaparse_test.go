@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// luaFile is what a file of Lua 5.1 declares and uses, as its parser finds it.
+// luaFile has the declarations and uses of a file of Lua 5.1, as its parser finds them.
 type luaFile struct {
 	name     string
 	defines  map[string]bool // ROOM.NAME: functions and constants of rooms
@@ -114,7 +114,7 @@ func (p *luaParser) block(ends ...string) (end string) {
 	return p.next().kind
 }
 
-// in has parse take place in a block of its own.
+// in runs parse in a block of its own.
 func (p *luaParser) in(functions int, parse func()) {
 	p.scopes = append(p.scopes, luaScope{map[string]bool{}, p.depth() + functions})
 	parse()

@@ -35,7 +35,7 @@ func (x *index) payloadIs(key, want string) {
 	}
 }
 
-// Redis keeps a mark as an integer, whatever it has been read back from. Valkey 9.1 keeps it in one piece with its key.
+// Redis keeps a mark as an integer, whatever the file it was read from. Valkey 9.1 keeps it in one piece with its key.
 func TestMarksAreIntegers(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)
@@ -70,7 +70,7 @@ func TestMarksAreIntegers(t *testing.T) {
 	integers("read back from an RDB")
 }
 
-// What other commands make of a mark is never taken for the payload.
+// A mark that other commands have changed is never taken for the payload.
 func TestChangedMarks(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

@@ -23,7 +23,7 @@ func (x *index) beat(self schedule.Self) {
 	}
 }
 
-// members returns who serves the schedule: "id rank" for the living, "id dead" for the others.
+// members returns the timerds of the schedule: "id rank" for the living, "id dead" for the others.
 func (x *index) members() (said []string, all map[string]query.Member) {
 	x.t.Helper()
 	members, err := query.Members(x.t.Context(), x.Schedule)
@@ -52,7 +52,7 @@ func (x *index) saidBy() []string {
 	return slices.Sorted(maps.Keys(all))
 }
 
-// age has a timerd's last heartbeat be some time ago.
+// age moves a timerd's last heartbeat into the past.
 func (x *index) age(instance string, by time.Duration) {
 	x.t.Helper()
 	at := float64(x.redisNow() - by.Milliseconds())
@@ -197,7 +197,7 @@ func TestMembersAmongStrangers(t *testing.T) {
 	}
 }
 
-// What makes no sense, as another version or somebody else may have left it, counts as nothing.
+// Senseless entries, perhaps left by another version or by somebody else, count as nothing.
 func TestMembersThatMakeNoSense(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

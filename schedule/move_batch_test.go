@@ -30,7 +30,7 @@ func (l *longestPipeline) ProcessPipelineHook(next redis.ProcessPipelineHook) re
 	}
 }
 
-// Redis runs what comes at a time at a stretch, and a payload may have 256 KiB: so few timers are moved at a time.
+// Redis runs a pipeline at a stretch, and a payload may have 256 KiB: so few timers are moved at a time.
 func TestMoveIsShortForRedis(t *testing.T) {
 	t.Parallel()
 	server := testenv.Redis(t)

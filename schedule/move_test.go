@@ -34,7 +34,7 @@ func (x *index) found(key string, beside bool) schedule.Which {
 // now stands for the time at which a timer is moved.
 const now = 0
 
-// moves has a timer be moved to a time in unix ms, which must come to this, and returns when it is due by then.
+// moves sets a timer to a time in unix ms, checks the outcome, and returns the due time.
 func (x *index) moves(which schedule.Which, to int64, want schedule.MoveOutcome) int64 {
 	x.t.Helper()
 	m := schedule.Move{Which: which}
@@ -63,7 +63,7 @@ func (x *index) dump() string {
 	return b.String()
 }
 
-// A timer that is moved keeps all but its due time, and fires then alone.
+// A moved timer keeps everything but its due time, and fires only then.
 func TestMove(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string]struct {
@@ -131,7 +131,7 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// A retry that waits beside a newer timer moves without that, and without a trigger key.
+// A retry beside a newer timer moves without the newer one, and without a trigger key.
 func TestMoveOfWhatWaitsBeside(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -179,8 +179,8 @@ func TestMoveOfAnOccurrence(t *testing.T) {
 	x.isOver()
 }
 
-// To now no occurrence moves: single firings are added, with ids of their own, and the plan stays. A value that was
-// changed counts for them too, and a limit on lateness.
+// A move to now leaves the occurrence and the plan alone: it adds a single firing with an id of its own. A changed
+// value counts for it too, and a limit on lateness.
 func TestFiringARepetitionLeavesItsPlan(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -304,7 +304,7 @@ func TestMoveOfWhatIsDue(t *testing.T) {
 	}
 }
 
-// Of a plain timer whose TTL was changed unheard, its key is right.
+// If the TTL of a plain timer was changed unheard, its key is right.
 func TestMoveByTheKey(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -375,7 +375,7 @@ func TestMoveOfAForeignKey(t *testing.T) {
 	}
 }
 
-// A timer that is set under the key of a timer that fires now is another one, and both fire.
+// A timer set under the key of a timer that fires now is another one, and both fire.
 func TestMoveNowIsNotOverwritten(t *testing.T) {
 	t.Parallel()
 	for _, again := range [][]any{
@@ -394,7 +394,7 @@ func TestMoveNowIsNotOverwritten(t *testing.T) {
 	}
 }
 
-// One that is to fire now can be cancelled until it is claimed.
+// A timer moved to now can be cancelled until it is claimed.
 func TestMoveNowThenCancel(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -408,7 +408,7 @@ func TestMoveNowThenCancel(t *testing.T) {
 	x.isEmpty()
 }
 
-// Of two who move a timer at once, one does.
+// If two move a timer at once, one of them succeeds.
 func TestMoveByTwo(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

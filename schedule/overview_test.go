@@ -25,7 +25,7 @@ func (x *index) overview() string {
 	return said
 }
 
-// counted returns what an audit counts by namespace: "name pending owed firing" of each.
+// counted returns an audit's counts by namespace: "name pending owed firing" each.
 func (x *index) counted(namespaces string) (said []string) {
 	x.t.Helper()
 	set, err := keys.ParseNamespaces(namespaces)
@@ -38,7 +38,7 @@ func (x *index) counted(namespaces string) (said []string) {
 	return said
 }
 
-// auditCounts returns what an audit counts by namespace.
+// auditCounts returns an audit's counts by namespace.
 func (x *index) auditCounts(set ...keys.Namespace) []schedule.NamespaceCount {
 	x.t.Helper()
 	audit, err := x.BeginAudit(x.t.Context())
@@ -119,7 +119,7 @@ func TestCountOfRetriesAndCancelled(t *testing.T) {
 	}
 }
 
-// The report of an audit replaces the timerd's last one. Those of timerds and nodes that are gone go.
+// The report of an audit replaces the timerd's last one. Reports of vanished timerds and nodes are removed.
 func TestReportsOfAudits(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -158,8 +158,8 @@ func TestReportsOfAudits(t *testing.T) {
 	}
 }
 
-// A call that sets a timer is counted by the message that tells of it, or else in the index; one that cancels always
-// is.
+// A call that sets a timer is counted by its message, or else in the index; a call that cancels is always counted in
+// the index.
 func TestCallsAreCounted(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

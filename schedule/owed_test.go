@@ -98,7 +98,7 @@ func mayWait(key string) schedule.Hint {
 	return schedule.Hint{Kind: schedule.Expired, Key: key, MayWait: true}
 }
 
-// An expired event waits for the claim of its timer only where the claim is to come.
+// An expired event waits for the claim of its timer only if the claim is still to come.
 func TestExpiredEventsThatMayWait(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -185,7 +185,7 @@ func TestExpiredEventsOfUnreadableKeysDoNotWait(t *testing.T) {
 	x.claims(denied + " expired p")
 }
 
-// What waited proves as much as it did before, if a claim by a timerd that has not heard everything comes between.
+// An expired event that waited proves as much, even after a claim by a timerd that has not heard everything.
 func TestExpiredEventsThatWaitedAreEvidence(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

@@ -33,7 +33,7 @@ func (x *index) setMany(app string, n int, first, spread int64) {
 	}
 }
 
-// What leaves the schedule during a listing takes no other timer with it, though these move up then.
+// A timer that leaves the schedule during a listing hides no other one, though the later ones move up.
 func TestListWhileTimersLeave(t *testing.T) {
 	t.Parallel()
 	const n = 1500
@@ -69,7 +69,7 @@ func TestListWhileTimersLeave(t *testing.T) {
 	}
 }
 
-// What comes into the schedule during a listing makes no timer come twice.
+// A timer that enters the schedule during a listing makes no timer come twice.
 func TestListWhileTimersCome(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -99,7 +99,7 @@ func TestListWhileTimersCome(t *testing.T) {
 	}
 }
 
-// A search for few among many tells how far it has come, and stops where it is told to.
+// A search for few among many reports its progress, and stops when its caller says so.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -140,7 +140,7 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// Names come without the records, which are not read.
+// Names lists names without reading the records.
 func TestNames(t *testing.T) {
 	t.Parallel()
 	rdb := testenv.Redis(t).Client() // of its own: what a server has counted is set back

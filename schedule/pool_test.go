@@ -23,7 +23,7 @@ type pool struct {
 	idle []*devserver.Redis
 }
 
-// client returns a client of a server that no other test has until this one ends, with nothing in it.
+// client returns a client of an empty server that no other test has until this one ends.
 func (p *pool) client(t testing.TB) *redis.Client {
 	t.Helper()
 	s, err := p.take(t.Context())

@@ -9,7 +9,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// again sets a timer of k again, and returns when it is due: -1 if that was done before.
+// again sets a timer of k again, and returns its due time, or -1 if it was set before.
 func (x *index) again(id string, due int64, attempt int, origin schedule.Origin, payload string) int64 {
 	x.t.Helper()
 	key, err := keys.Parse(k)
@@ -102,8 +102,8 @@ func TestPostponedNeverSharesAnID(t *testing.T) {
 	}
 }
 
-// fireAll claims and settles until n firings were, and checks that no two share an id, of those before either, and that
-// none is early.
+// fireAll claims and settles n firings, and checks that none is early and that no two share an id, earlier ones
+// included.
 func (x *index) fireAll(n int, before ...schedule.Firing) {
 	x.t.Helper()
 	ids := map[string]bool{}
@@ -161,7 +161,7 @@ func TestPostponedBesideATimerOfItsDueTime(t *testing.T) {
 	}
 }
 
-// postponedAreDue has claims look at what waits beside timers at another time.
+// postponedAreDue sets the time at which claims look at the timers that wait beside others.
 func (x *index) postponedAreDue(at int64) {
 	x.t.Helper()
 	for _, member := range x.rdb.ZRange(x.t.Context(), keys.Single.Due(), 0, -1).Val() {
@@ -171,7 +171,7 @@ func (x *index) postponedAreDue(at int64) {
 	}
 }
 
-// As many as there may be beside one key are claimed in few steps.
+// Few steps claim the maximum number of timers beside one key.
 func TestManyPostponedOfOneKey(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

@@ -25,8 +25,8 @@ func farthest(h *Hold, ahead, atOnce time.Duration) time.Duration {
 	return ahead + max(atOnce, interval) + AheadBy
 }
 
-// Redraw puts timers of a node that got times too far ahead on hold again, so that they get new ones. It returns how
-// many. See DrawnAhead. Call Undraw once it has succeeded on all nodes.
+// Redraw puts timers of a node that got times too far ahead on hold again, so that they get new ones. It returns their
+// number. See DrawnAhead. Call Undraw once it has succeeded on all nodes.
 func (l *HoldList) Redraw(ctx context.Context, n *Node, h *Hold, ahead time.Duration) (held int, err error) {
 	ns := h.Namespace
 	err = n.Master().eachChunk(Chunk, func(hashTags []any) error {

@@ -28,7 +28,7 @@ func calls() [][]any {
 	}
 }
 
-// before are the states in which a call may find the timers of a key, with how to get there.
+// before returns the states in which a call may find a key's timers, each with the way to get there.
 func before() map[string]func(x *index) {
 	set := func(x *index) { x.do("FCALL", "timer_set", 1, k, "old", "PX", 50_000) }
 	overdue := func(x *index) {
@@ -79,7 +79,7 @@ end
 return table.concat(all, '\n')`, 0))
 }
 
-// nothing is lacked by a user with all rights of a producer.
+// nothing is the name of the missing right for a user with all rights of a producer.
 const nothing = "nothing"
 
 // producer is the user producer of deploy/users.acl: its rights, and, by a name, each way to lack one of them.
@@ -174,7 +174,7 @@ func (r *refusals) outOfMemory(call []any) bool {
 	return r.refuses(nothing, call)
 }
 
-// each has every call tried in a state of the key's timers, by every user.
+// each tries every call by every user, in a state of the key's timers.
 func (r *refusals) each(t *testing.T, prepare func(x *index)) {
 	r.t, r.prepare = t, prepare
 	refused := map[string]bool{}

@@ -69,8 +69,7 @@ func TestAListThatIsCopiedLate(t *testing.T) {
 // A timer that is shifted never gets the id of one of its key that has fired.
 func TestShiftNeverSharesAnID(t *testing.T) {
 	t.Parallel()
-	// shift shifts the timer of k that is held since it was due, to the time at which a newer one was due, and has it
-	// fire.
+	// shift shifts the held timer of k from its due time to that of a newer one, and lets it fire.
 	shift := func(x *index, was, newer schedule.Millis, settled schedule.Firing) {
 		x.t.Helper()
 		l := x.list()

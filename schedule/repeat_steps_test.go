@@ -56,7 +56,7 @@ func TestOccurrenceSetAsideGoesOn(t *testing.T) {
 	}
 }
 
-// Two timerds have the same occurrence, as the lease of the first ran out, and settle it at once, each twice.
+// The lease of the first timerd ran out, so two have the same occurrence. They settle it at once, each twice.
 func TestOccurrenceIsSettledByTwo(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -93,7 +93,7 @@ func TestOccurrenceIsSettledByTwo(t *testing.T) {
 	}
 }
 
-// What a timerd cannot find, since its database lacks the zone, another one is told to look for.
+// If a timerd's database lacks the zone of a plan, another timerd is told to look for its time.
 func TestPlanIsLeftToAnother(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -120,7 +120,7 @@ func TestPlanIsLeftToAnother(t *testing.T) {
 	x.nextIs(first+60000, "payload p state pending repeat every 1m0s occurrence 2")
 }
 
-// transaction has each script that a client runs by itself run in a transaction, after some commands and before others.
+// transaction runs each script of a client in a transaction, after some commands and before others.
 type transaction struct {
 	client        *redis.Client // by which it is run
 	before, after func(pipe redis.Pipeliner)
@@ -146,8 +146,8 @@ func (*transaction) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 	return next
 }
 
-// A plan has the ref of an earlier one that was claimed and replaced in the same ms: whoever claimed that
-// arms nothing for the new one, and leaves it.
+// A plan has the ref of an earlier one that was claimed and replaced in the same ms. The claimer of the
+// earlier plan arms nothing for the new one, and leaves it.
 func TestPlansOfTheSameMillisecond(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -340,8 +340,7 @@ func TestShiftedOccurrenceBesideANewRepetition(t *testing.T) {
 	x.nextIs(index, "payload new state pending repeat cron 0 0 1 1 * UTC occurrence 1")
 }
 
-// An occurrence that is being made up for has no key. A key that is set meanwhile is the next one, and takes nothing
-// from it.
+// An occurrence that is being made up for has no key. A key set meanwhile is the next one, and does not change it.
 func TestKeySetWhileOccurrencesAreMadeUpFor(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

@@ -24,7 +24,7 @@ func (x *index) repeats(args ...any) int64 {
 	return due
 }
 
-// occurs claims one occurrence, which says "repetition number payload", and returns it.
+// occurs claims one occurrence, compares it with "repetition number payload", and returns it.
 func (x *index) occurs(want string) schedule.Firing {
 	x.t.Helper()
 	firings, _ := x.claimOnce()
@@ -52,7 +52,7 @@ func (x *index) settleAs(f schedule.Firing, kind schedule.OutcomeKind) {
 	}
 }
 
-// pendingAt returns when the timer of k is due by the index, and by its trigger key, in unix ms; 0 for neither.
+// pendingAt returns the due time of k's timer by the index and by its trigger key, in unix ms; 0 without one.
 func (x *index) pendingAt() (index, key int64) {
 	x.t.Helper()
 	score, _ := x.rdb.ZScore(x.t.Context(), keys.Single.Due(), k).Result() // 0 with an error
@@ -134,7 +134,7 @@ func TestCronIsPlannedByWhoeverClaims(t *testing.T) {
 	x.isOver()
 }
 
-// Nobody but the repetition itself, as it was claimed, is planned.
+// Only the repetition that was claimed is planned.
 func TestPlanOfWhatIsOverArmsNothing(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -179,7 +179,7 @@ func TestUnknownZoneIsAFault(t *testing.T) {
 	}
 }
 
-// The library takes the expressions that Go takes, refuses the others in the same words, and takes what these propose.
+// The library takes the expressions that Go takes or proposes, and refuses others in the same words.
 func TestLibraryReadsExpressionsAsGoDoes(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -297,7 +297,7 @@ func TestCommandsOnTheKeyOfARepetition(t *testing.T) {
 	}
 }
 
-// What happens to the key, or to the repetition, between an occurrence's due time and its settlement.
+// Changes of the key, or of the repetition, between an occurrence's due time and its settlement.
 func TestChangesBeforeTheSettlement(t *testing.T) {
 	t.Parallel()
 	far := time.Now().Add(time.Hour).UnixMilli()

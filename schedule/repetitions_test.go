@@ -18,7 +18,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// repeating returns what the index says of k.
+// repeating returns the state of k by the index.
 func (x *index) repeating() query.KeyState {
 	x.t.Helper()
 	states, err := query.Repetitions(x.t.Context(), x.Schedule, []string{k})
@@ -28,7 +28,7 @@ func (x *index) repeating() query.KeyState {
 	return states[0]
 }
 
-// repetitionIs compares what k repeats by with "text, occurrence, payload".
+// repetitionIs compares the repetition of k with "text, occurrence, payload".
 func (x *index) repetitionIs(when, want string) {
 	x.t.Helper()
 	r := x.repeating().Repetition
@@ -40,7 +40,7 @@ func (x *index) repetitionIs(when, want string) {
 	}
 }
 
-// A repetition is known wherever its occurrence is.
+// A repetition is known in each state of its occurrence.
 func TestRepetitionsAreKnownInEachState(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -87,7 +87,7 @@ func TestRepetitionsAreKnownInEachState(t *testing.T) {
 	}
 }
 
-// All that was said of a repetition is read.
+// All details of a repetition are read.
 func TestRepetitionsSayEverything(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -176,7 +176,7 @@ func TestRepetitionAmongLargeFirings(t *testing.T) {
 	}
 }
 
-// Those of a namespace are found among single timers and those of others.
+// The repeating keys of a namespace are found among single timers and other namespaces' keys.
 func TestRepeatingKeys(t *testing.T) {
 	t.Parallel()
 	testRepeatingKeys(t, servers.client(t))

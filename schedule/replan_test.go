@@ -12,7 +12,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// setAhead sets the clock of Redis ahead of the machine's, and waits until that shows it.
+// setAhead sets the clock of Redis ahead of the machine's, and waits until Redis shows it.
 func (x *index) setAhead(clock *lab.Clock, by time.Duration) {
 	x.t.Helper()
 	if err := clock.Set(by); err != nil {
@@ -34,7 +34,7 @@ func (x *index) settleAll() (settled int) {
 	return len(firings)
 }
 
-// replans plans occurrences again that a clock ahead had armed.
+// replans plans the occurrences again that a clock ahead had armed, and checks their number.
 func (x *index) replans(want int) {
 	x.t.Helper()
 	if n, _, err := x.PutRight(x.t.Context(), lease); err != nil || n != want {

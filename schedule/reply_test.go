@@ -9,7 +9,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// A command that was never answered, as of a pipeline whose connection broke, is told as that.
+// A command without a reply, as in a pipeline with a broken connection, is reported as such.
 func TestNoReply(t *testing.T) {
 	t.Parallel()
 	if _, err := schedule.ReadReply(redis.NewCmd(t.Context()), 0, 0); err == nil ||

@@ -12,7 +12,7 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// torn returns the numbers of records or members that a scan finds to be lost, and of firings that it counts.
+// torn returns a scan's numbers of lost records or members, and of firings.
 func (x *index) torn() (missing, firing int64) {
 	x.t.Helper()
 	found, err := x.ScanDue(x.t.Context(), schedule.Forever, time.Minute)
@@ -25,7 +25,7 @@ func (x *index) torn() (missing, firing int64) {
 	return missing, found.Firing
 }
 
-// restores puts the index in order again, and compares what came of it, but for the first due time.
+// restores brings the index in order, and compares the result except for the first due time.
 func (x *index) restores(want schedule.Restored) {
 	x.t.Helper()
 	got, err := x.Restore(x.t.Context(), keys.Single, time.Second)
@@ -38,7 +38,7 @@ func (x *index) restores(want schedule.Restored) {
 	}
 }
 
-// What somebody has deleted of the index comes back from the other half of it.
+// If somebody deletes one half of the index, it comes back from the other half.
 func TestLostHalvesAreRestored(t *testing.T) {
 	t.Parallel()
 	const later, library, gone, waits = "a:b:later:1", "a:b:library:1", "a:b:gone:1", "a:b:waits:1"

@@ -43,7 +43,7 @@ func (w Wait) Has(p keys.Partition) bool {
 // Holds reports whether an unclaimed timer without a hold waits so, by its due time.
 func (w Wait) Holds(p keys.Partition, due Millis) bool { return w.Has(p) && due <= w.partitions[p] }
 
-// waitsWithin bounds the look for what waits on one server.
+// waitsWithin bounds the look for waits on one server.
 const waitsWithin = 5 * time.Second
 
 // Waits returns the wait of each server with older data. With an *AwayError these are the waits of the servers that
@@ -148,7 +148,7 @@ func (s *Schedule) incarnations(ctx context.Context) string {
 	return strings.Join(said, "\n")
 }
 
-// read reads what waits in some partitions.
+// read reads the waits of some partitions.
 func (w *Wait) read(cmd *redis.Cmd) error {
 	const row = 4
 	reply, err := ReadReply(cmd, 0, row)

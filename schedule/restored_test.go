@@ -12,13 +12,13 @@ import (
 	"github.com/timerd-io/timerd/schedule"
 )
 
-// isRestored makes the data another server's, with the last heartbeat some time ago.
+// isRestored marks the data as another server's, with a last heartbeat of the given age.
 func (x *index) isRestored(age time.Duration) {
 	x.t.Helper()
 	x.do("HSET", keys.Single.Data(), ":i:", "another", ":s:", x.redisNow()-age.Milliseconds())
 }
 
-// waiting returns the wait of the timers, which there must be or not.
+// waiting returns the wait of the timers, and checks whether there is one.
 func (x *index) waiting(want bool) schedule.Wait {
 	x.t.Helper()
 	all, err := x.Waits(x.t.Context())
@@ -31,7 +31,7 @@ func (x *index) waiting(want bool) schedule.Wait {
 	return all[0]
 }
 
-// free ends the wait, and releases what no hold covers, as timerd does. It returns the number released.
+// free ends the wait, and releases the timers that no hold covers, as timerd does. It returns their number.
 func (x *index) free(w schedule.Wait) int {
 	x.t.Helper()
 	if err := x.EndWait(x.t.Context(), w); err != nil {
@@ -43,8 +43,8 @@ func (x *index) free(w schedule.Wait) int {
 	return x.release(l, &all, &schedule.Draw{})
 }
 
-// Timers that were due when a restored Redis was found wait, in whatever state they are; later ones fire. After the
-// wait all fire, and it does not count for their lateness.
+// Timers already due when a restored Redis was found wait, whatever their state; later ones fire. After the wait all
+// fire, and the wait does not count as lateness.
 func TestRestoredTimersWait(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -63,7 +63,7 @@ func TestRestoredTimersWait(t *testing.T) {
 	x.do("FCALL", "timer_set", 1, later, "p", "PX", 3600_000)
 	x.isRestored(time.Hour)
 
-	// Of the two that may have been published the publisher looks for the events.
+	// The publisher looks for the events of the two that may have been published.
 	for _, f := range x.claimOf(lease, 2) {
 		if !f.MayBeStored || f.Key.ID != "claimed" && f.Key.ID != "given" {
 			t.Errorf("%+v", f)

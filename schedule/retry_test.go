@@ -153,7 +153,7 @@ func TestTrimRetried(t *testing.T) {
 	}
 }
 
-// An event's id is made of key, due time and attempt, whoever decided the attempt, also while it is on its way.
+// An event's id is made of key, due time and attempt, whatever the source of the attempt, also while it is on its way.
 func TestRetryNeverSharesAnID(t *testing.T) {
 	t.Parallel()
 	for name, set := range map[string][]any{

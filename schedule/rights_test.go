@@ -127,7 +127,7 @@ func TestDeniedTimersFireByAnOldEvent(t *testing.T) {
 	x.fires(denied + " expired p")
 }
 
-// That a key ran out is in its event, whether timerd may read the key or not.
+// The event says that a key ran out, whether timerd may read the key or not.
 func TestDeniedTimersFireByTheirEvent(t *testing.T) {
 	t.Parallel()
 	for name, claimed := range map[string]bool{"before the claim": false, "after the claim": true} {
@@ -193,7 +193,7 @@ func TestRetryOfADeniedKey(t *testing.T) {
 	}
 }
 
-// A key that was changed while timerd might not read it counts as it is once timerd may.
+// If a key is changed while timerd may not read it, its present state counts once timerd may.
 func TestDeniedAndChangedMeanwhile(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -293,7 +293,7 @@ func TestRefusedClaimsLoseNothing(t *testing.T) {
 			if len(ids) != want {
 				t.Errorf("fired %v, want %d", ids, want)
 			}
-			// What the claim has left behind makes no second timer.
+			// The remains of the claim make no second timer.
 			_, err := x.Restore(t.Context(), keys.Single, time.Second)
 			if missing, _ := x.torn(); err != nil || missing != 0 {
 				t.Errorf("%d are missing still, %v", missing, err)
@@ -303,7 +303,7 @@ func TestRefusedClaimsLoseNothing(t *testing.T) {
 	}
 }
 
-// What guards said in a claim that was refused in the middle of its writes counts no more, and takes no ref.
+// The guards' answers in a claim that was refused in the middle of its writes do not count, and take no ref.
 func TestRefusedClaimsOfGuardedTimers(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{1, 2} {

@@ -158,7 +158,7 @@ func TestExpiredEvents(t *testing.T) {
 	x.claims(k + " expired v1")
 	x.claims()
 
-	// Never adopted: it fires without data, once whoever else saw the event.
+	// Never adopted: it fires without data, and once, however many saw the event.
 	other := k + "-other"
 	x.observe(expired(other))
 	x.observe(expired(other))
@@ -324,7 +324,7 @@ func TestLostEventsHealAtTheClaim(t *testing.T) {
 			if err := x.Settle(t.Context(), schedule.Outcomes(schedule.OutcomeFired, firings...)); err != nil {
 				t.Fatal(err)
 			}
-			// A known limit: after a deletion that nobody heard of it fires, and also if the value was replaced shortly
+			// A known limit: it fires after an unheard deletion, and also if the value was replaced shortly
 			// before a due time in a downtime, as Redis tells the time of that to within three seconds.
 			want := []string{"a:b:c:deleted deadline deleted"}
 			replaced := "a:b:c:replaced deadline replaced"
@@ -386,8 +386,8 @@ func TestRanks(t *testing.T) {
 	heartbeat("b", false, 1, "b")
 }
 
-// A listener of a server has shown lately that it hears, by that server's clock, and listens to the same. Redis counts
-// the subscribers.
+// A listener counts as hearing a server if it has lately shown so, by that server's clock, and listens to the same.
+// Redis counts the subscribers.
 func TestHearing(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

@@ -185,7 +185,7 @@ func TestIsBehind(t *testing.T) {
 	}
 }
 
-// Pauses that a clock that is right has made are not even looked at, however many there are.
+// The pauses made by a right clock are not even looked at, however many there are.
 func TestPausesOfARightClockAreNotLookedAt(t *testing.T) {
 	t.Parallel()
 	rdb := testenv.Redis(t).Client()

@@ -98,7 +98,7 @@ func TestStateAfterALease(t *testing.T) {
 	x.claims(k + " reclaim v1")
 }
 
-// timer_cancel cancels what nobody has claimed, and says truly whether there was anything.
+// timer_cancel cancels unclaimed timers, and reports correctly whether there were any.
 func TestCancelOfWhatIsDue(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
@@ -158,7 +158,7 @@ func (x *index) giveBack(stored bool) {
 	}
 }
 
-// One that may have been published is firing, also when its tombstone is gone, as after a long pause.
+// A timer that may have been published is firing, also without its tombstone, as after a long pause.
 func TestGivenBackLongAgo(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -173,7 +173,7 @@ func TestGivenBackLongAgo(t *testing.T) {
 	x.claims(k + " deadline v1")
 }
 
-// NX counts timers that are owed as there, also one that is due and that nobody has moved yet.
+// NX counts owed timers as present, also a due one that nobody has moved yet.
 func TestSetBesideAnOwedTimer(t *testing.T) {
 	t.Parallel()
 	for _, trigger := range []string{"expired", "deadline"} {
@@ -198,7 +198,7 @@ func TestSetBesideAnOwedTimer(t *testing.T) {
 	}
 }
 
-// What waits beside a newer timer is shown when that one is gone: pending, then owed.
+// A timer beside a newer one is shown once the newer one is gone: pending, then owed.
 func TestStateOfWhatIsLeftBeside(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -249,7 +249,7 @@ func TestManyAreGivenBack(t *testing.T) {
 	}
 }
 
-// So many timers of one key may be owed that one call does not cancel them all. It says so.
+// If too many timers of a key are owed, one call does not cancel them all, and says so.
 func TestCancelOfManyOwedTimers(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)

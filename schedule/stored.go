@@ -22,7 +22,7 @@ type StoredID struct {
 	Occurrence int64
 }
 
-// StoredOutcome is what became of the timer with a StoredID.
+// StoredOutcome is the fate of the timer with a StoredID.
 type StoredOutcome int
 
 // The outcomes of EndStored.

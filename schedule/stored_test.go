@@ -92,7 +92,7 @@ func (x *index) endStored(as schedule.Stored, ids []schedule.StoredID, ended, do
 	}
 }
 
-// A restored timer whose event is stored does not fire again, however far it was when the backup was made.
+// A restored timer whose event is stored does not fire again, whatever its state in the backup.
 func TestEndStored(t *testing.T) {
 	t.Parallel()
 	due := func(x *index) {

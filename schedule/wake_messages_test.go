@@ -61,7 +61,7 @@ func TestNoWakeMessageOfContestedTimers(t *testing.T) {
 	}
 }
 
-// Nor is anything if timer_set itself made the older timer a contested one.
+// Nor is anything told if timer_set itself made the older timer a contested one.
 func TestNoWakeMessageOfTimersThatBecomeContested(t *testing.T) {
 	t.Parallel()
 	x := newIndex(t)
@@ -78,7 +78,7 @@ func TestNoWakeMessageOfTimersThatBecomeContested(t *testing.T) {
 	}
 }
 
-// All databases share the function library, so it has nothing that knows a database.
+// All databases share the function library, so nothing in it knows a database.
 func TestOneLibraryServesAllDatabases(t *testing.T) {
 	t.Parallel()
 	w := newTwins(t)

@@ -8,7 +8,7 @@
 --   real  When something happened: tombstones (fired), retried ids, serials of repetitions, heartbeats, canaries,
 --         known apps, the age of an event, the time until which timers may be contested.
 
--- How long a tombstone is kept, in ms.
+-- The lifetime of a tombstone, in ms.
 clock.REMEMBER = 60000
 
 -- begin reads the time. index.begin calls it.

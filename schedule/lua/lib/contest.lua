@@ -1,4 +1,4 @@
--- How long a contested timer waits for the expired event that would make it owed, in ms.
+-- The wait of a contested timer for the expired event that would make it owed, in ms.
 contest.GRACE = 10000
 
 -- contest.differs reports whether a living key runs out at another time (at) than its due time in the index (was). In

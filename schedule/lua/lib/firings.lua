@@ -12,7 +12,7 @@ end
 -- whether there is room for them.
 firings.GROUP = 32
 
--- age returns how long ago a tombstone was made, or nil.
+-- firings.age returns the age of a tombstone, or nil.
 function firings.age(tombstone)
   local at = tonumber(redis.call('ZSCORE', run.fired, tombstone) or nil)
   return at and clock.real() - at

@@ -42,13 +42,13 @@ function guards.is_refused(record)
   return string.byte(record) ~= 58 and string.find(record, '^[^:]*;G=[UI]') ~= nil
 end
 
--- without_note returns a record without what a claim has noted of its guards.
+-- without_note returns a record without a claim's note on its guards.
 local function without_note(record)
   local header = string.match(record, '^[^:]*')
   return string.gsub(header, ';G=[^;]*', '', 1) .. string.sub(record, #header + 1)
 end
 
--- guards.is_same reports whether two records of a ref differ at most in what claims have noted of its guards.
+-- guards.is_same reports whether two records of a ref differ at most in claims' notes on its guards.
 function guards.is_same(one, other) return one == other or without_note(one) == without_note(other) end
 
 -- guards.is_here reports whether a key may be a guard of the partition's timers: in a cluster one of its slot.

@@ -138,7 +138,7 @@ local function ask_threes(there, keys, first, last)
   end
 end
 
--- How many keys one command asks for, a multiple of three. Mostly all of them exist, or none.
+-- The number of keys in one command, a multiple of three. Mostly all of them exist, or none.
 local GROUP = 30
 
 -- ask_all returns for each key whether it exists, as ask does.
@@ -156,7 +156,7 @@ local function ask_all(keys)
   return there
 end
 
--- What ask returns for the key of a guard that lets a timer fire.
+-- The answer of ask for the key of a guard that lets a timer fire.
 local LETS_FIRE = { U = 0, I = 1 }
 
 -- note notes in the records at some places what their guards say. Of these records the guard is all that is before the

@@ -2,7 +2,7 @@
 -- beside newer timers, with an s before its name, and is looked at again and again, with growing pauses. The expired
 -- event of its key fires it at once.
 
--- The pauses, in ms: a part of how long the timer has been due.
+-- The pauses, in ms: a part of the time since the timer was due.
 parked.SHORTEST_PAUSE, parked.LONGEST_PAUSE, parked.PAUSE_PART = 1000, 60000, 4
 
 -- parked.next_look returns the time of the next look at a timer due at a time.

@@ -15,7 +15,7 @@
 -- One that was promoted before may have an old one: but its master has written another one to the data meanwhile.
 local known
 
--- How many characters of each of two random ids make an incarnation.
+-- The number of characters of each of two random ids in an incarnation.
 local SHORT = 12
 
 -- read reads the server's incarnation, or nil if it does not tell.

@@ -1,6 +1,6 @@
 -- Pending timers that are due.
 
--- How many of them one call searches for free ones if more are held: to look takes a tenth of the time of a move.
+-- The number of them that a call searches for free ones if more are held: to look takes a tenth of the time of a move.
 local MOST_LOOKED = 1000
 
 -- in_full writes a score in full. It is so already, except for some round ones.

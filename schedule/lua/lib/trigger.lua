@@ -27,8 +27,7 @@ local function has_rest_of(own, value)
   return first + last >= KEPT
 end
 
--- How many bytes of values trigger.record_of has read. A field of a hash counts as FIELD_BYTES, which take as long.
--- This bounds a call on several keys.
+-- A field of a hash counts as so many bytes in run.spent, which bounds a call on several keys: it takes as long.
 local FIELD_BYTES = 512
 
 -- trigger.record_of returns the record that a live trigger key stands for. It returns nil if the key says nothing of

@@ -1,4 +1,4 @@
--- announce tells the timerds when there is something to claim: 0 for at once.
+-- wake.at tells the timerds when there is something to claim: 0 for at once.
 function wake.at(due) redis.pcall('PUBLISH', WAKE, index.tag() .. ' ' .. int(due)) end
 
 -- wake.if_first announces a member that has become the first to be due, unless it is so far off that the timerds find

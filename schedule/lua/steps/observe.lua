@@ -1,5 +1,5 @@
 #!lua flags=allow-oom,allow-cross-slot-keys
---[[ observe takes in what keyspace events hint at, in their order.
+--[[ observe takes in the hints of keyspace events, in their order.
 KEYS    1  the partition's prefix; or none, for many partitions of one server
 ARGV    1  the earliest time of the first of these events, in ms
         2  the part of the time since then in which nothing could happen to their timers, in ms
@@ -21,7 +21,7 @@ counts the hints without an effect because timerd may not read the key; an expir
 If its reply is lost: the same hints may be given again. An expired event is then explained by the tombstone that it
 left, or is too old to prove anything. One that confirmed a contested timer makes it owed the second time. ]]
 
--- How old, in ms, a tombstone may be that explains an expired event, and an event that proves anything (lib/hints.lua).
+-- Greatest ages in ms of a tombstone that explains an expired event, and of an event as proof (lib/hints.lua).
 local FRESH, OLD = 4000, 3000
 
 -- owe makes timers owed whose expired events have come before the claim.

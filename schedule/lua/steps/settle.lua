@@ -8,7 +8,7 @@ moving, or a key of theirs is of another type. Their firings stay.
 If its reply is lost: again it changes nothing. If it never ran: the firings are claimed and published again once their
 leases end. ]]
 
--- settle_in forgets firings of a partition by a kind. It returns what Redis says if that is not here.
+-- settle_in forgets firings of a partition by a kind. It returns Redis's error if the partition is not here.
 local function settle_in(prefix, kind, refs)
   index.enter_firings(prefix)
   local listed = redis.pcall('EXISTS', prefix, prefix .. 'refused', prefix .. 'owed')

@@ -10,7 +10,7 @@ there is a list of holds, else 0; 1 if timers of a restored Redis wait, else 0; 
 firing}.
 If its reply is lost: again it moves nothing more. ]]
 
--- How many firings one call looks at.
+-- The number of firings that one call looks at.
 local MOST_LOOKED = 1000
 
 -- sooner returns the earlier of two times; -1 stands for none.

@@ -1,7 +1,7 @@
 -- The clocks of timerd dev --virtual, in place of lib/clock.lua. The clock due is ahead of Redis's by so many ms as the
 -- string ahead says, which only the step advance changes. The clock real is Redis's.
 
--- How long a tombstone is kept, in ms.
+-- The lifetime of a tombstone, in ms.
 clock.REMEMBER = 60000
 
 -- The name of that string.
